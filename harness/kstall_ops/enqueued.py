@@ -314,8 +314,8 @@ def _describe(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
     remarks = [f"{source}: {how}"]
     if job.uncounted:
         remarks.append(
-            "of how many ranks the process group is, dumps do not say: one without a "
-            "dump may be the one that was late"
+            "the number of ranks in the process group is not in the dumps: a rank "
+            "without a dump may be the late one"
         )
     elif job.silent:
         remarks.append(

@@ -99,7 +99,7 @@ class Lost:
 
 @dataclass
 class Incident:
-    """Stalls that are serious on one occurrence, whoever was late."""
+    """Stalls that are serious on one occurrence, whether or not a rank was late."""
 
     node: str
     cls: str
@@ -594,7 +594,7 @@ def _sections(report: Report, limits: Rules) -> list[str]:
         if len(report.open) > 20:
             lines.append(f"  … {len(report.open) - 20} more: kstall query --named open")
     if report.incidents:
-        lines += ["", "serious on one occurrence, whoever was late"]
+        lines += ["", "serious on one occurrence, whether or not a rank was late"]
         for bad in report.incidents[:20]:
             where = f"{bad.cls} on {shown(bad.node)}"
             lines.append(f"  OBSERVED [high] {where}: {bad.text}; records: {bad.n}")
@@ -603,7 +603,7 @@ def _sections(report: Report, limits: Rules) -> list[str]:
         if len(report.incidents) > 20:
             lines.append(f"  … {len(report.incidents) - 20} more: kstall query")
     if report.lost:
-        lines += ["", "lost time, whoever it made late"]
+        lines += ["", "lost time, whether or not a rank was late"]
         rows = [
             (
                 lost.node,

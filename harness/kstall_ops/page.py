@@ -171,7 +171,7 @@ def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
             lines.append(f"{_text(summary.verdict[0].upper() + summary.verdict[1:])}.")
         inside = "".join(f"<p>{line}</p>" for line in lines)
         parts.append(f'<div class="card">{inside}</div>')
-    title = "<h2>Process groups in which nobody was seen to be late</h2>"
+    title = "<h2>Process groups without a late rank</h2>"
     return [title, *parts] if parts else []
 
 
@@ -362,9 +362,9 @@ def _distributions(opened: duckdb.DuckDBPyConnection) -> str:
             f"{_histogram(cls, buckets[cls], low, high)}</div>"
         )
     return (
-        '<h2>How long stalls were, by class</h2><p class="soft">All of them, whoever '
-        "they made late; a bar is a power of two, and its height the logarithm of the "
-        f'count.</p><div class="spread">{"".join(parts)}</div>'
+        '<h2>How long stalls were, by class</h2><p class="soft">All stalls, whether or '
+        "not a rank was late; a bar is a power of two, and its height the logarithm of "
+        f'the count.</p><div class="spread">{"".join(parts)}</div>'
     )
 
 
@@ -411,7 +411,7 @@ def _lost(lost: Iterable[Lost]) -> str:
         '<th class="n">ms</th><th class="n">worst ms</th><th>provider</th></tr>'
     )
     return (
-        "<h2>Lost time, whoever it made late</h2>"
+        "<h2>Lost time, whether or not a rank was late</h2>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Lost time">'
         f"<table>{head}{''.join(rows)}</table></div>"
     )
