@@ -22,30 +22,30 @@ _GREETING = {
 
 @dataclass
 class FakeQemu:
-    """``told`` are the commands in the order they came, ``replies`` what is said to
-    which: a value, or an exception, which becomes an error.  A command in ``silent`` is
-    never answered, at one in ``deadly`` the monitor hangs up."""
+    """``commands`` are the commands received, in order; ``replies`` are the answers to
+    them: a value, or an exception, which becomes an error.  A command in ``silent`` is
+    never answered, and a command in ``deadly`` closes the connection."""
 
     path: Path
     replies: dict[str, Any] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     deadly: frozenset[str] = frozenset()
-    told: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
 
     def serve(self, connection: socket.socket) -> None:
         """Answer one client until either side hangs up."""
         with connection:
-            self._say(connection, _GREETING)
+            self._send(connection, _GREETING)
             for request in _requests(connection):
-                # The library numbers all but the negotiation.
+                # The library numbers all requests except the negotiation.
                 same = {"id": request["id"]} if "id" in request else {}
                 name = request["execute"]
                 if name == "qmp_capabilities":
-                    self._say(connection, {"return": {}, **same})
+                    self._send(connection, {"return": {}, **same})
                     continue
                 if name == "human-monitor-command":
                     name = request["arguments"]["command-line"]
-                self.told.append(name)
+                self.commands.append(name)
                 if name in self.deadly:
                     return
                 if name in self.silent:
@@ -56,14 +56,14 @@ class FakeQemu:
                     if isinstance(reply, Exception)
                     else {"return": reply}
                 )
-                self._say(connection, {**answer, **same})
+                self._send(connection, {**answer, **same})
 
-    def _say(self, connection: socket.socket, message: dict[str, Any]) -> None:
+    def _send(self, connection: socket.socket, message: dict[str, Any]) -> None:
         connection.sendall(json.dumps(message).encode() + b"\r\n")
 
 
 def _requests(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """JSON objects, one after the other; nothing need stand between them."""
+    """JSON objects in sequence, with or without separators."""
     pending = ""
     decoder = json.JSONDecoder()
     while chunk := connection.recv(65536):
@@ -79,7 +79,7 @@ def _requests(connection: socket.socket) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def fake_qemu(path: Path, **facts: Any) -> Iterator[FakeQemu]:
-    """A monitor at ``path`` that serves one client after the other."""
+    """A monitor at ``path`` that serves one client at a time."""
     qemu = FakeQemu(path, **facts)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

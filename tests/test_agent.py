@@ -147,7 +147,7 @@ def test_a_job_file_that_is_none(tmp_path: Path) -> None:
         job.load(tmp_path / "job.json")
 
 
-# --- what it finds out about the machine ---
+# --- facts about the machine ---
 
 
 def test_build_id_among_other_notes() -> None:
@@ -298,7 +298,7 @@ def test_a_workload_that_ends(tmp_path: Path) -> None:
 
 
 def test_nothing_outlives_the_deadline(tmp_path: Path) -> None:
-    # One in the group, one in a session of its own that ignores SIGTERM.
+    # A child in the group, and one in its own session that ignores SIGTERM.
     text = "(setsid sh -c 'trap \"\" TERM; sleep 999' &); sleep 999 & sleep 999"
     ended = workload.run("w", ["sh", "-c", text], deadline_s=0.4, results=tmp_path)
     assert ended.timed_out and ended.exit_status is None
@@ -312,11 +312,11 @@ def test_nothing_outlives_the_deadline(tmp_path: Path) -> None:
 def test_time_that_the_host_did_not_give_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owed: str, status: int | None
 ) -> None:
-    told = tmp_path / "lost"
-    monkeypatch.setattr(hosttime, "_LOST", told)
-    told.write_text("7.0")
+    lost = tmp_path / "lost"
+    monkeypatch.setattr(hosttime, "_LOST", lost)
+    lost.write_text("7.0")
     due = "" if not owed else f"{7 + float(owed)}"
-    script = f"sleep 0.2; echo {due} >{told}; sleep 0.8"
+    script = f"sleep 0.2; echo {due} >{lost}; sleep 0.8"
     ended = workload.run(
         "w", ["sh", "-c", script], deadline_s=0.5, results=tmp_path, proc=Path("/proc")
     )
@@ -331,12 +331,12 @@ def test_a_host_that_is_busy_without_end_is_not_waited_for(
     assert 9 < countdown.left() <= 10
     (tmp_path / "lost").write_text("1000")
     assert 59 < countdown.left() <= 60
-    # Nor does it take back what it gave.
+    # Time that was added is not taken away again.
     (tmp_path / "lost").write_text("half a li")
     assert 59 < countdown.left() <= 60
 
 
-#: A workload whose time is over, in which what is waited for does not come.
+#: A workload that waits for something that does not happen in time.
 AWAITS = """
 import sys
 from pathlib import Path
@@ -352,13 +352,13 @@ print(waiting.until(holds, 0.2, "rain", patched=sys.argv[3] == "patched"))
 
 
 @pytest.mark.parametrize(
-    ("told", "owed", "patched", "says"),
+    ("reported", "owed", "patched", "says"),
     [
         # The host gave all of it.
         ("7.0", "7.0", "patched", None),
         ("7.0", "7.5", "patched", None),
         ("7.0", "7.0", "", "no rain in 0.2 s"),
-        # It gave next to nothing, or does not say.
+        # It gave next to nothing, or reports nothing.
         ("7.0", "99.0", "patched", "no rain in 0.2 s: the host gave 0 s of them"),
         ("7.0", "99.0", "", "no rain in 0.2 s: the host gave 0 s of them"),
         (None, "", "patched", "no rain in 0.2 s: the host does not tell how much"),
@@ -367,17 +367,17 @@ print(waiting.until(holds, 0.2, "rain", patched=sys.argv[3] == "patched"))
 def test_whose_fault_it_is_that_something_does_not_come(
     machine: session.Machine,
     tmp_path: Path,
-    told: str | None,
+    reported: str | None,
     owed: str,
     patched: str,
     says: str | None,
 ) -> None:
     lost = tmp_path / "lost"
-    if told is not None:
-        lost.write_text(told)
+    if reported is not None:
+        lost.write_text(reported)
     argv = [sys.executable, "-c", AWAITS, str(lost), owed, patched]
     entry = session.run(machine, load_of(argv=argv), tmp_path, tmp_path / "out")
-    # The program goes on in any case: what did not come is in what it prints.
+    # The program continues in any case, and prints that nothing came.
     assert entry["exit_status"] == 0
     assert (tmp_path / "out/stdout").read_text() == "[]\n"
     if says is None:
@@ -400,7 +400,7 @@ def test_what_comes_in_time_is_no_trouble(
 def test_what_outlives_its_end_is_no_word_on_the_series(
     machine: session.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's watchdog has had time to say so if it is one."""
+    """A hang is long enough for the kernel's watchdog to report it."""
     assert workload._DEATH_S > 2 * 60
     ended = workload._kill_all
 
@@ -430,7 +430,7 @@ def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
 
 
 def test_what_executes_a_program_meanwhile_is_not_missed(tmp_path: Path) -> None:
-    """Its environment is empty for a moment: first it is unclear, then found."""
+    """Its environment is empty for a moment: it is found only at a later look."""
     source = tmp_path / "proc"
     kernel_thread, zombie = "S 2 0 0 0 -1 2129984", "Z 1 9 9 0 -1 4194304"
     for pid, stat in (
@@ -446,7 +446,7 @@ def test_what_executes_a_program_meanwhile_is_not_missed(tmp_path: Path) -> None
 
 
 def test_a_stray_that_is_about_to_leave_is_ended(tmp_path: Path) -> None:
-    """Whenever the program ends: while the other is forked, leaves, or executes."""
+    """The program may end while the other is forked, leaves, or executes."""
     for turn in range(20):
         delay = f"i=0; while [ $i -lt {turn * 40} ]; do i=$((i + 1)); done"
         argv = ["sh", "-c", f"setsid sleep 998 & {delay}; exit 0"]
@@ -540,7 +540,7 @@ def test_a_deadline(machine: session.Machine, tmp_path: Path) -> None:
 def test_a_step_that_the_host_did_not_do_is_reported_by_the_agent(
     machine: session.Machine, tmp_path: Path
 ) -> None:
-    """The program fails of it, and nothing else tells that from the kernel's fault."""
+    """The program fails because of it; else that would look like the kernel's fault."""
     program = (sys.executable, "-m", "kstall_guest.monitor", "hit")
     entry = session.run(machine, load_of(argv=[*program]), tmp_path, tmp_path / "out")
     assert (entry["status"], entry["exit_status"]) == ("tracer-failed", 1)
@@ -552,7 +552,7 @@ def test_a_step_that_the_host_did_not_do_is_reported_by_the_agent(
 def test_trouble_does_not_hide_other_trouble(
     machine: session.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was known when the last of the readers failed is still said."""
+    """Results from before the last reader failed are still reported."""
     (tmp_path / "a.bt").write_text(
         'emit {"type": "lost_events", "data": {"events": 4}}'
     )
@@ -567,7 +567,7 @@ def test_trouble_does_not_hide_other_trouble(
     assert kinds == ["lost-events", "error"]
 
 
-#: What is the apparatus' fault is no verdict; a wrong word here excuses a broken patch,
+#: A fault of the apparatus gives no verdict; a wrong entry here excuses a broken patch,
 #: or blames a good one.
 FAULTS = {
     "error": "apparatus",
@@ -598,7 +598,7 @@ FAULTS = {
 def test_whose_fault_each_kind_of_error_is() -> None:
     assert {kind: error.fault for kind, error in errors.kinds().items()} == FAULTS
     for kind, fault in FAULTS.items():
-        # As agents said it before they knew of faults, and as they say it now.
+        # The format before errors had a fault, and the present format.
         assert errors.fault_of({"kind": kind}) == fault
         assert errors.fault_of({"kind": "x", "fault": fault}) == fault
     assert errors.fault_of({"kind": "of tomorrow"}) == "apparatus"
@@ -673,7 +673,7 @@ def test_the_report_is_whole_after_every_step(tmp_path: Path) -> None:
 
 
 def test_the_guest_needs_the_minimal_python_only() -> None:
-    # What Debian's python3-minimal lacks, of the modules one reaches for.
+    # Common modules that Debian's python3-minimal lacks.
     absent = {"ctypes", "shutil", "shlex", "tarfile", "statistics", "uuid", "asyncio"}
     for path in Path(kstall_guest.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

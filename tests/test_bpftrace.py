@@ -99,7 +99,7 @@ def test_shows_why_a_script_does_not_compile(start: Start) -> None:
 
 def test_does_not_wait_for_ever_to_attach(start: Start) -> None:
     hangs, works = start("hang", name="hangs"), start(name="works")
-    # It has said so, and is still to be heard.
+    # Its message is in the pipe, but has not been read yet.
     assert works.process.stdout is not None
     assert select.select([works.process.stdout], [], [], 60)[0]
     with pytest.raises(TracerFailed, match=r"\(hangs\): not attached after 1 s"):
@@ -148,7 +148,7 @@ def test_one_that_left_early_saw_not_everything(start: Start) -> None:
 
 def test_one_that_left_at_once_was_attached(start: Start) -> None:
     tracer = start("leave 0")
-    # What it says and its end now wait in the pipe, to be read at once.
+    # Its output and its end are now in the pipe, to be read together.
     os.waitid(os.P_PID, tracer.process.pid, os.WEXITED | os.WNOWAIT)
     bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
@@ -194,7 +194,7 @@ def test_events_that_the_kernel_skipped_are_lost(start: Start, tmp_path: Path) -
     [
         ("/x.bt:1:30-44: ERROR: no field named 'nope'", "die 1", ScriptRefused),
         ("ERROR: Unable to load program: Permission denied", "die 1", ScriptRefused),
-        # Nobody's script is at fault for these.
+        # No script is at fault for these.
         ("ERROR: failed to create map: Cannot allocate memory", "die 1", TracerFailed),
         ("terminate called", "die 1", TracerFailed),
         ("ERROR: half a line", "raise 9", TracerFailed),
@@ -238,7 +238,7 @@ def test_no_bpftrace_at_all(tmp_path: Path) -> None:
 
 
 def test_it_does_not_run_while_it_is_paused(start: Start) -> None:
-    first, other = start(name="one"), start(name="other")
+    first, other = start(name="first"), start(name="other")
     bpftrace.wait_attached([first, other], 60)
     bpftrace.pause([first, other])
     for tracer in (first, other):

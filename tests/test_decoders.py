@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""perf and trace-cmd in the guest, with shell scripts in their stead."""
+"""perf and trace-cmd in the guest, replaced by shell scripts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kstall_guest import decoders, tracefs
 from kstall_guest.errors import DecoderCrashed, GuestError, LostEvents, TracerFailed
 
 EVENTS = ("demo:demo_nap",)
-# `perf record` as the real one: its child runs once all is enabled, and ends it.
+# Like perf record: its child runs once all events are enabled, and ends the recording.
 RECORD = """\
 for last; do :; done
 case $1 in
 record) shift; : >"$HERE/args"
-	for one; do
+	for word; do
 		shift
-		case $one in --output=*) echo data >"${one#*=}" ;; --) break ;; esac
-		echo "$one" >>"$HERE/args"
+		case $word in --output=*) echo data >"${word#*=}" ;; --) break ;; esac
+		echo "$word" >>"$HERE/args"
 	done
 	"$@" ;;
 script) echo "[000] 1.000000001: demo:demo_nap: nap_ns=5" ;;
@@ -51,7 +51,7 @@ def tool(scratch: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_perf_records_until_it_is_told_to_stop(scratch: Path) -> None:
+def test_perf_records_until_it_is_stopped(scratch: Path) -> None:
     tool(scratch, "perf", RECORD)
     out = scratch.parent / "out"
     perf = decoders.perf(EVENTS, scratch)
@@ -60,8 +60,8 @@ def test_perf_records_until_it_is_told_to_stop(scratch: Path) -> None:
     perf.stop()
     decoders.printed_by_perf(perf, EVENTS, out)
     perf.kill()
-    asked = (scratch.parent / "bin/args").read_text().splitlines()
-    assert {"--event=demo:demo_nap", "--clockid=mono", "--all-cpus"} <= set(asked)
+    arguments = (scratch.parent / "bin/args").read_text().splitlines()
+    assert {"--event=demo:demo_nap", "--clockid=mono", "--all-cpus"} <= set(arguments)
     assert (out / decoders.PERF).read_text().endswith("demo:demo_nap: nap_ns=5\n")
     assert (out / decoders.LISTED).read_text().split()[0] == "demo:demo_nap"
     assert list(scratch.iterdir()) == []

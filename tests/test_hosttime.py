@@ -60,7 +60,7 @@ def rcu(seconds: float) -> console.Splat:
         (splat(HUNG.format(61)), (61, 60)),
         (rcu(21), (21, 21)),
         (rcu(84), (84, 21)),
-        # What is no matter of time, whatever the load.
+        # Reports that the load of the host never explains.
         (splat("WARNING: CPU: 0 PID: 7 at kernel/x.c:3 f+0x1/0x2"), None),
         (splat("BUG: KASAN: use-after-free in f"), None),
         (splat("WARNING: possible circular locking dependency detected"), None),
@@ -94,14 +94,14 @@ def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
 @pytest.mark.parametrize(
     ("report", "when", "excused"),
     [
-        # Nobody else wanted the processors: the kernel is at fault.
+        # No other process wanted the processors: the kernel is at fault.
         (splat(SOFT.format(23)), host(0.0), False),
         (splat(SOFT.format(23)), host(0.2, 0.1), False),
-        # It had 23 - 14 seconds, and 20 are allowed: not even half of it.
+        # It had 23 - 14 seconds, less than half of the 20 that are allowed.
         (splat(SOFT.format(23)), host(0.6), True),
-        # Each waited for the host and then for the other.
+        # Each processor waited for the host and then for the other processor.
         (splat(SOFT.format(23)), host(0.3, 0.3), True),
-        # It has not gone on for so long that its share of the host was enough.
+        # It lasted so long that even its share of the host was enough.
         (splat(SOFT.format(123)), host(0.6), False),
         (splat(SOFT.format(223)), host(0.6, 0.6), False),
         (rcu(21), host(0.3), False),
@@ -110,10 +110,10 @@ def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
         (splat(HUNG.format(61)), host(0.1), False),
         (splat(HUNG.format(61)), host(0.8), True),
         (splat(WORKQUEUE.format(33)), host(0.9), True),
-        # A host that does not tell.
+        # The host reports nothing.
         (splat(SOFT.format(23)), Host(), True),
         (splat(HUNG.format(61)), Host(), True),
-        # QEMU waited for a disk: while it did no processor of the guest had to wait.
+        # QEMU waited for a disk, and no processor of the guest waited meanwhile.
         (splat(HUNG.format(61)), slow_disk(0.8), True),
         (splat(HUNG.format(61)), slow_disk(0.4), False),
         (splat(HUNG.format(223)), slow_disk(0.4), False),
@@ -143,7 +143,7 @@ def test_only_the_time_of_the_stall_counts() -> None:
     assert excuses == {9: False, 40: True, 60: True, 100: False}
 
 
-def test_what_the_kernel_was_told_of_its_watchdogs(tmp_path: Path) -> None:
+def test_the_settings_of_watchdogs_are_read(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(
         "CONFIG_HZ=100\nCONFIG_RCU_CPU_STALL_TIMEOUT=180\n"
@@ -210,7 +210,7 @@ def test_the_threads_of_the_guest_s_processors_are_watched(tmp_path: Path) -> No
     # Two seconds of two processors: each lost one.
     assert second.stolen == 1 and watch.lost == 5
     assert (tmp_path / "lost").read_text().split() == ["5.000", "7.000"]
-    # When it is over nothing is there to be read.
+    # After its end there is nothing to read.
     for name in ("13", "14"):
         (qemu / name / "schedstat").unlink()
     watch.sample()
@@ -240,13 +240,13 @@ def test_who_waits_for_a_disk_is_watched(
     seen = watch.host.samples[-1]
     assert seen.waited == {"CPU 0/KVM": 1 + 2, hosttime.DISK: 6}
     assert watch.lost == 3 + 6
-    # Of all that the disk is a part once, and the processors are each.
+    # The time for the disk counts once in the sum, and each processor's by itself.
     assert sum(watch.host.waits(10, now)) == 2 + 6
 
 
 @pytest.mark.parametrize("counted", ["0 0 0\n", None])
 def test_a_host_that_does_not_tell(tmp_path: Path, counted: str | None) -> None:
-    """Its kernel has no such file, or has it and counts nothing."""
+    """The kernel has no such file, or the file exists and counts nothing."""
     proc = tmp_path / "proc"
     task = _process(proc, 10, 1)
     _stat(proc, 0)
@@ -258,7 +258,7 @@ def test_a_host_that_does_not_tell(tmp_path: Path, counted: str | None) -> None:
     watch.look()
     watch.sample()
     assert watch.host == Host() and watch.lost == 0
-    # That it is not there is how the guest knows.
+    # The guest knows by the missing file.
     assert not (tmp_path / "lost").exists()
     report = splat(SOFT.format(23))
     why = hosttime.excuse(report, 280, watch.host, Thresholds())

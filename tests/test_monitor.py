@@ -49,11 +49,11 @@ def test_commands_of_both_kinds_are_answered_in_order(place: Path) -> None:
         ]
         qemu.replies["info pci"] = ""
         answers = monitor.perform(qemu.path, commands)
-        # One client after the other, so that a hung guest can be looked into.
+        # A second client after the first, as for a look at a hung guest.
         monitor.perform(qemu.path, [QemuCommand("cont")])
     assert [answer.reply for answer in answers] == [{}, OK, status, ""]
     assert [answer.error for answer in answers] == [None] * 4
-    assert qemu.told == ["stop", ERROR, "query-status", "info pci", "cont"]
+    assert qemu.commands == ["stop", ERROR, "query-status", "info pci", "cont"]
 
 
 def test_what_fails_is_named_and_the_rest_is_done(place: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_fails_is_named_and_the_rest_is_done(place: Path) -> None:
         "it printed 'error: device not found', not 'OK id: ep0 .*'"
     )
     assert answers[2].error == "no NMI"
-    assert qemu.told[-1] == "cont"
+    assert qemu.commands[-1] == "cont"
 
 
 def test_words_from_a_command_that_has_none_are_an_error(place: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_monitor_that_is_gone_is_named(
 
 
 class Port:
-    """QEMU's end of the guest's port: what is written here, the guest has said."""
+    """QEMU's end of the guest's port: text written here comes from the guest."""
 
     def __init__(self, path: Path) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
@@ -132,20 +132,20 @@ def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
         with monitor.answering(place / "port", qemu.path, steps) as done:
             port = Port(place / "port")
             port.accept()
-            asked = {"id": "7-1", "workload": "merge"}
-            assert port.ask({**asked, "step": "hit"}) == {
+            request = {"id": "7-1", "workload": "merge"}
+            assert port.ask({**request, "step": "hit"}) == {
                 "id": "7-1",
                 "error": None,
                 "replies": [OK],
             }
-            assert port.ask({**asked, "step": "miss"})["error"] == "nmi: no NMI"
-            assert port.ask({**asked, "step": "none"})["error"] == (
+            assert port.ask({**request, "step": "miss"})["error"] == "nmi: no NMI"
+            assert port.ask({**request, "step": "none"})["error"] == (
                 "workload merge declares no step none"
             )
             assert "not a request" in port.ask(b"\xff{}")["error"]
             assert "not a request" in port.ask([1])["error"]
             port.close()
-        assert qemu.told == [ERROR, "nmi"]
+        assert qemu.commands == [ERROR, "nmi"]
     text = json.dumps([step.as_json() for step in done])
     hit, miss, none = records.injected(text)
     assert (hit.step, hit.error, hit.answers) == ("hit", None, ((ERROR, OK, None),))
@@ -172,8 +172,8 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The host's end of the guest's port."""
     host, guest = pty.openpty()
     tty.setraw(guest)
-    # A session without a terminal would take it for its own, and be hung up on at its
-    # end; the port that it stands for is no terminal.
+    # O_NOCTTY: a session without a terminal would make it its controlling terminal, and
+    # get SIGHUP when it is closed; the real port is no terminal.
     plain = os.open
     monkeypatch.setattr(os, "open", lambda path, how: plain(path, how | os.O_NOCTTY))
     monkeypatch.setattr(guest_side, "_device", lambda: Path(os.ttyname(guest)))
@@ -184,7 +184,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def _host(line: int, *answers: dict[str, Any]) -> threading.Thread:
-    """Read one request, then say ``answers``; "id" None stands for the request's."""
+    """Read one request, then send ``answers``; "id" None stands for the request's."""
 
     def speak() -> None:
         request = json.loads(os.read(line, 4096))
@@ -205,7 +205,7 @@ def test_the_program_gets_the_answer_to_its_own_request(line: int) -> None:
     host.join()
 
 
-def test_the_program_is_told_what_failed(line: int) -> None:
+def test_the_program_gets_the_error(line: int) -> None:
     host = _host(line, {"error": "nmi: no NMI", "replies": [None]})
     with pytest.raises(StepFailed, match="step hit: nmi: no NMI"):
         guest_side.ask("hit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the guest does to a debug kernel, on a made-up one."""
+"""The stress phases of a debug guest, on a made-up machine."""
 
 from __future__ import annotations
 
@@ -110,18 +110,18 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stress.System:
 def run(
     system: stress.System, results: Path, **changed: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """The facts in the end, and what was run under which names, in this order."""
+    """The facts at the end, and what was run under which names, in order."""
     job = jobs.parse(spec(results, **changed))
     assert job.stress is not None
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     ran: list[str] = []
 
     def execute(load: jobs.Workload, name: str) -> float:
         ran.append(f"{load.name} as {name}")
         return 99.0 if load.name == "long" else 1.0
 
-    stress.run(job, job.stress, system, execute, told.append)
-    return told[-1], list(dict.fromkeys(ran))
+    stress.run(job, job.stress, system, execute, reports.append)
+    return reports[-1], list(dict.fromkeys(ran))
 
 
 def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "w as cpus",
         "v as cpus",
     ]
-    # The others need none of them.
+    # The other phases need no modules.
     assert [line for line in ran if line.endswith(" as modules")] == ["w as modules"]
     assert list(facts["seconds"]) == [
         "workloads",
@@ -237,7 +237,7 @@ def test_bpftrace_that_fails_is_reported(system: stress.System, tmp_path: Path) 
     assert "exit status 3 before it was attached" in facts["bpftrace"]["errors"][0]
 
 
-def test_too_few_toggles_are_waited_for_and_then_told(
+def test_too_few_toggles_are_waited_for_and_then_reported(
     system: stress.System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stress, "_MORE_S", 0.2)
@@ -327,14 +327,14 @@ def test_each_reader_has_to_have_its_share(tmp_path: Path) -> None:
 def test_a_visit_has_files_of_its_own(tmp_path: Path) -> None:
     tracefs = Tracefs(tmp_path)
     machine = session.Machine(tracefs, bpftrace_version="0")
-    # What is in that one goes with the workload.
+    # A workload's scratch directory is deleted with the workload.
     assert stress.System(tracefs).scratch != machine.scratch
 
 
 def test_the_module_that_has_the_event_goes_with_another(
     system: stress.System, tmp_path: Path
 ) -> None:
-    # `modprobe -r one` takes two with it, as nothing else needs that.
+    # `modprobe -r one` also unloads module two, which nothing else needs.
     (system.loaded.parent / "modprobe").write_text(
         MODPROBE.replace('rm "$0.loaded/$2"', 'rm -f "$0.loaded/one" "$0.loaded/two"')
     )
@@ -347,13 +347,13 @@ def test_a_workload_that_cannot_be_run_while_processors_go(
 ) -> None:
     job = jobs.parse(spec(tmp_path / "r"))
     assert job.stress is not None
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
 
     def execute(load: jobs.Workload, name: str) -> float:
         if name == "cpus":
             raise KeyError("seconds")
         return 1.0
 
-    stress.run(job, job.stress, system, execute, told.append)
-    assert told[-1]["cpus"]["runs"] == 0
-    assert told[-1]["cpus"]["errors"] == ["the workload: KeyError('seconds')"]
+    stress.run(job, job.stress, system, execute, reports.append)
+    assert reports[-1]["cpus"]["runs"] == 0
+    assert reports[-1]["cpus"]["errors"] == ["the workload: KeyError('seconds')"]
