@@ -886,7 +886,7 @@ def test_many_groups_in_which_nobody_was_late(tmp_path: Path) -> None:
     page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
     assert html.count("<h3>Lateness by rank and step</h3>") == 1
-    late, quiet = html.split("<h2>Process groups without a late rank</h2>")
+    late, quiet = html.split("<h2>Process groups in which no late rank was seen</h2>")
     assert "Rank 15 on " in late and "24 process groups" not in late
     assert "; and 20 more): ranks 0-15 in all</strong>" in quiet
     assert "<p>No rank was late in 8 of them; the others cannot tell.</p>" in quiet

@@ -171,7 +171,7 @@ def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
             lines.append(f"{_text(summary.verdict[0].upper() + summary.verdict[1:])}.")
         inside = "".join(f"<p>{line}</p>" for line in lines)
         parts.append(f'<div class="card">{inside}</div>')
-    title = "<h2>Process groups without a late rank</h2>"
+    title = "<h2>Process groups in which no late rank was seen</h2>"
     return [title, *parts] if parts else []
 
 
