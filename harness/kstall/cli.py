@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import IO, TYPE_CHECKING, get_args
+from typing import IO, TYPE_CHECKING, cast, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Unpadded(io.TextIOBase):
-    """A text stream without blanks at the ends of lines, which rich pads tables with."""
+    """A text stream whose lines lose the blanks that rich pads tables with."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -139,7 +139,7 @@ class _Unpadded(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """The encoding of the stream, by which rich chooses its characters."""
-        return self._stream.encoding
+        return str(getattr(self._stream, "encoding", None) or "utf-8")
 
     def write(self, text: str) -> int:
         """Write ``text``, of which rich passes whole lines."""
@@ -157,7 +157,7 @@ def _console(*, stderr: bool = False) -> Console:
     console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
-        console.file = _Unpadded(console.file)
+        console.file = cast("IO[str]", _Unpadded(console.file))
     return console
 
 
