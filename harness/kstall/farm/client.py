@@ -141,12 +141,6 @@ class Farm:
         count = f"{len(named)} worker{'s' * (len(named) != 1)}"
         return "; ".join((f"{count}: {' and '.join(named)}", *others))
 
-    def offers(self) -> list[dict[str, Any]]:
-        """The `Offer` of each worker, as a dictionary."""
-        return [
-            worker["kstall"] for worker in self._look().values() if "kstall" in worker
-        ]
-
     # -- to workers --------------------------------------------------------------------
 
     def _ask(self, unit: elsewhere.Unit) -> _Job:

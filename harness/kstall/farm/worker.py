@@ -326,7 +326,7 @@ async def _serve(
         dashboard=False,
         dashboard_address=NO_PAGE,
         death_timeout=patience,
-        startup_information={"kstall": _startup_information(capacity)},
+        startup_information={"kstall": lambda _: asdict(capacity)},
         **options,
     )
     try:
@@ -350,10 +350,6 @@ async def _serve(
         )
     with contextlib.suppress(Exception):
         await worker.close(timeout=5, executor_wait=False)
-
-
-def _startup_information(capacity: Offer) -> Callable[[Worker], dict[str, Any]]:
-    return lambda _: asdict(capacity)
 
 
 def quiet() -> None:
