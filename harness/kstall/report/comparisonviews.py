@@ -25,7 +25,7 @@ _LOOKS: dict[Weight, Status] = {
     "better": "pass",
     "changed": "skip",
 }
-_VERDICTS = {
+_VERDICTS: dict[int, tuple[str, Status]] = {
     0: ("NOTHING WORSE", "pass"),
     1: ("WORSE", "fail"),
     2: ("NO LONGER JUDGED", "error"),
@@ -64,11 +64,7 @@ def terminal(comparison: RunComparison, console: Console) -> None:
     say(f"before   {escape(comparison.before)}  {comparison.started[0]}")
     say(f"after    {escape(comparison.after)}  {comparison.started[1]}")
     head, look = _VERDICTS[comparison.exit_code]
-    say(f"verdict  [{STYLE[_look(look)]}]{head}[/]  {counts(comparison)}")
-
-
-def _look(name: str) -> Status:
-    return next(status for status in _LOOKS.values() if status == name)
+    say(f"verdict  [{STYLE[look]}]{head}[/]  {counts(comparison)}")
 
 
 def write_page(comparison: RunComparison, path: Path) -> None:

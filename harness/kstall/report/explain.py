@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import KstallError
-from ..evidence import evidence, kunit, records
+from ..evidence import evidence, kunit
 from ..verdict import Check, Comparison, Excerpt, Explanation
 from .plain import shortened
 from .report import Report, SeriesReport, Stage
@@ -193,8 +193,6 @@ def _quietly(look: Callable[[], Iterable[Excerpt]]) -> list[Excerpt]:
     try:
         return list(look())
     except (KstallError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-    except records.Malformed:
         return []
 
 
