@@ -19,8 +19,6 @@ from ..base import arch
 from ..series import Level, Project, tables
 from ..tree import remote, source
 
-#: Those that kernels can be built for, and guests run on.
-ARCHITECTURES = arch.NAMES
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 _SPECIAL = re.compile(r"[^\w.+-]+")
 
@@ -203,8 +201,8 @@ def _contradictions(file: MatrixFile, project: Project) -> Iterator[tables.Fault
         if table.series == ():
             yield (*place, "series"), "no series: leave it out for all of them"
         for name in table.archs or ():
-            if name not in ARCHITECTURES:
-                choice = ", ".join(ARCHITECTURES)
+            if name not in arch.NAMES:
+                choice = ", ".join(arch.NAMES)
                 yield (*place, "archs"), f"no architecture {name}; there are {choice}"
 
 

@@ -11,7 +11,7 @@ from ..cost import Kernels, costs, counting, footprint, gate, objects, shares
 from ..evidence import traceabi
 from ..report import SeriesReport
 from ..series import Context, Series
-from ..verdict import Check, run_checks
+from ..verdict import run_checks
 from .run import Opened, Run
 
 _WORD = re.compile(r"\w+")
@@ -53,7 +53,7 @@ def prove(
     else:
         not_compared(run, entry)
     with run.stage("gate", entry) as stage:
-        checks = judge(series, overhead)
+        checks = gate.judge(series, overhead)
         entry.checks += checks
         good = sum(check.status == "pass" for check in checks)
         stage.summary = f"{good} of {len(checks)} checks pass"
@@ -127,11 +127,6 @@ def _events(
     stage.summary = (
         f"{len(base)} existing events, {len(changes.broken)} broken; new: {new}"
     )
-
-
-def judge(series: Series, overhead: costs.Overhead) -> list[Check]:
-    """The checks of ``overhead``; pure."""
-    return list(gate.judge(series, overhead))
 
 
 def _line(measurement: costs.Measurement) -> str:

@@ -430,7 +430,9 @@ class _Bench:
             checks = {check.name: check.status for check in judged}
             verdict = verdict_of(list(checks.values()))
             cause = "; ".join(
-                _against(check) for check in judged if _is_odd(check.status)
+                _against(check)
+                for check in judged
+                if check.status not in ("pass", "skip")
             )
         except FailedCheck as error:
             seconds = time.monotonic() - began
@@ -559,10 +561,6 @@ def verdict_of(statuses: Sequence[str]) -> SeriesVerdict:
     if "fail" in statuses:
         return "failed"
     return "could-not-judge" if "error" in statuses or not statuses else "proven"
-
-
-def _is_odd(status: str) -> bool:
-    return status not in ("pass", "skip")
 
 
 def _against(check: Check) -> str:

@@ -23,14 +23,14 @@ from ..base import (
 )
 from ..build import Ground, kernel
 from ..compile import CompileWork, ahead
-from ..cost import objects
+from ..cost import gate, objects
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest, accel
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Context, Level, Project, Series
 from ..tree import am, source, tree
-from . import builds, debugging, kernels, overhead, patches, sharing, trials
+from . import builds, debugging, kernels, patches, sharing, trials
 from . import run as runs
 from .ui import Ui
 
@@ -339,7 +339,7 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             ]
             entry.checks = [*unchanged, *trials.judge(series, saved)]
             if entry.overhead is not None:
-                entry.checks += overhead.judge(series, entry.overhead)
+                entry.checks += gate.judge(series, entry.overhead)
             if entry.mutation is not None:
                 # By the checks of that run; `kstall mutate` uses today's.
                 entry.mutation = mutate.argued(series, entry.mutation)
