@@ -16,7 +16,7 @@ if __name__ == "__main__":
     image, root, out = map(Path, sys.argv[1:])
     boot(
         image,
-        Root(root.name, root, (), {}, reused=True),
+        Root(root.name, root, {}, reused=True),
         Accel("tcg", "for the test"),
         Machine(),
         (Share("/run/share", out, writable=True),),

@@ -162,7 +162,7 @@ def kernels(tmp_path: Path) -> Kernels:
         kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
         for name in ("base", "patched")
     )
-    return Kernels(base, patched, Root("root", tmp_path, (), {}, True))
+    return Kernels(base, patched, Root("root", tmp_path, {}, True))
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from kstall.debian import Root
 from kstall.guest import accel
 from kstall.guest.guest import Accel, GuestRun
 
-ROOT = Root("k", Path("/nowhere"), (), {}, reused=True)
+ROOT = Root("k", Path("/nowhere"), {}, reused=True)
 IMAGE = Path("/nowhere/bzImage")
 
 

@@ -91,7 +91,7 @@ class Bench:
         level: Level = "deep" if everything else "full"
         context = run.context(project, self.cache, level)  # type: ignore[arg-type]
         context = replace(context, seeds=seeds)
-        root = Root("root", self.root, (), {}, True)
+        root = Root("root", self.root, {}, True)
         ground = Ground(context.project, self.base, root, TOOLS, self.cache)
         work = CompileWork(context, patchset, plan, ground)
         with tree.workspace(self.base, lambda _: None) as put:

@@ -88,7 +88,7 @@ class Bench:
         (self.series,) = project.load(["drm-sched"])
         self.where = guestrun.Guest(
             kernel_at(home / "kernel"),
-            Root("r" * 16, home / "root", (), {}, reused=True),
+            Root("r" * 16, home / "root", {}, reused=True),
             guest.Accel("tcg", "for the test"),
             debugguest.machine_for(self.series),
         )

@@ -16,7 +16,7 @@ from kstall.guest import guest, hostclock, hosttime
 from kstall.guest.guest import Accel, GuestError, Machine, Share
 
 TCG = Accel("tcg", "for the test")
-ROOT = Root("k", Path("/cache/roots/k"), (), {}, reused=True)
+ROOT = Root("k", Path("/cache/roots/k"), {}, reused=True)
 
 
 @pytest.fixture

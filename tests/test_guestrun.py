@@ -77,7 +77,7 @@ def bench(project_copy: Project, tmp_path: Path) -> Bench:
     (home / "kernel/modules").mkdir(parents=True)
     (series,) = project_copy.load(["drm-sched"])
     kernel = Kernel("k" * 16, home / "kernel", "7.3.4-test", "ab" * 20, reused=False)
-    root = Root("r" * 16, home / "root", (), {}, reused=True)
+    root = Root("r" * 16, home / "root", {}, reused=True)
     where = guestrun.Guest(kernel, root, guest.Accel("tcg", "for the test"))
     return Bench(project_copy, series, where, home)
 

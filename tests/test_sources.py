@@ -60,7 +60,7 @@ def _footprint(_: Project) -> str:
 
 def _guest_of(project: Project) -> Guest:
     built = Kernel("kernel", project.root, "7.3.4", "ab" * 20, reused=True)
-    user_space = Root("root", project.root, (), {}, reused=True)
+    user_space = Root("root", project.root, {}, reused=True)
     return Guest(built, user_space, guest.Accel("tcg", "for the test"))
 
 

@@ -35,10 +35,6 @@ class Deb:
     path: Path
 
 
-class _Unreachable(KstallError):
-    """No mirror gave an answer."""
-
-
 def newest(
     package: str,
     store: Path,
@@ -212,7 +208,7 @@ class _Apt:
         try:
             self._run("apt-get", *options, "update", timeout=seconds * 6)
         except (process.CommandError, process.Deadline) as error:
-            raise _Unreachable(
+            raise KstallError(
                 f"Debian's {self.suite} cannot be read: {_complaint(error)}",
                 next="give KERNEL= a kernel checkout, source directory or tarball",
             ) from error
@@ -235,7 +231,7 @@ class _Apt:
         try:
             self._run("apt-get", "-q", "download", package, timeout=1800)
         except (process.CommandError, process.Deadline) as error:
-            raise _Unreachable(
+            raise KstallError(
                 f"{package} could not be fetched: {_complaint(error)}",
                 next="give KERNEL= a kernel checkout, source directory or tarball",
             ) from error

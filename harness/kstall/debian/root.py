@@ -69,7 +69,6 @@ class Root:
 
     key: str
     path: Path
-    packages: tuple[str, ...]
     versions: Mapping[str, str]
     reused: bool
     arch: Architecture = arch.X86_64
@@ -118,15 +117,13 @@ def packages(listing: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def key_of(
-    names: Sequence[str], suite: str = SUITE, whose: Architecture = arch.X86_64
-) -> str:
+def key_of(names: Sequence[str], whose: Architecture = arch.X86_64) -> str:
     """Changes with the package list and the recipe, not with the list's order."""
     foreign: tuple[object, ...] = ()
     if not whose.native:
         foreign = (_REGISTER, sorted(_LINKS.items()), _POWER_OFF, _COMPILE, _PYTHON)
     return cache.digest(
-        _RECIPE, suite, sorted({*names, *_ALWAYS}), _left_out(whose), *foreign
+        _RECIPE, SUITE, sorted({*names, *_ALWAYS}), _left_out(whose), *foreign
     )
 
 
@@ -148,7 +145,7 @@ def obtain(
     ``whose`` is the architecture that it is for.  Where that is not this machine's,
     ``lending`` is a root for this machine, whose Python compiles the modules.
     """
-    key = key_of(names, SUITE, whose)
+    key = key_of(names, whose)
     target = cache_dir / "roots" / key
     with cache.lock(
         cache_dir / "roots" / f"{key}.lock",
@@ -158,7 +155,7 @@ def obtain(
         if not reused:
             with cache.keep(target) as scratch:
                 complete = tuple(sorted({*names, *_ALWAYS}))
-                _make(complete, SUITE, whose, scratch, say, log, lending)
+                _make(complete, whose, scratch, say, log, lending)
     return find(key, cache_dir, whose, reused=reused)
 
 
@@ -172,14 +169,11 @@ def find(
     """The root of that key, for ``architecture``, which is in the cache."""
     target = cache_dir / "roots" / key
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
-    return Root(
-        key, target, tuple(facts["packages"]), facts["versions"], reused, architecture
-    )
+    return Root(key, target, facts["versions"], reused, architecture)
 
 
 def _make(
     names: tuple[str, ...],
-    suite: str,
     architecture: Architecture,
     scratch: Path,
     say: Callable[[str], None],
@@ -188,17 +182,15 @@ def _make(
 ) -> None:
     archive = scratch / "root.tar"
     bootstrap.require(Path(tempfile.gettempdir()))
-    uri = debian.mirror_for(suite)
+    uri = debian.mirror_for(SUITE)
     suffix = "" if architecture.native else f" for {architecture.name}"
-    say(f"making a {suite} root{suffix} with {', '.join(names)}")
+    say(f"making a {SUITE} root{suffix} with {', '.join(names)}")
     try:
         with temporary.directory("root") as place:
             # Without root mmdebstrap works there under another id.
             place.chmod(0o711)
             process.run(
-                mmdebstrap_argv(
-                    names, suite, uri, debian.keyring(), archive, architecture
-                ),
+                mmdebstrap_argv(names, uri, debian.keyring(), archive, architecture),
                 env={"TMPDIR": str(place)},
                 log=log,
                 # Without root it maps a range of ids, which is not possible in our
@@ -208,7 +200,7 @@ def _make(
             )
     except process.CommandError as error:
         raise KstallError(
-            f"mmdebstrap made no {suite} root:\n" + _last_words(error.output),
+            f"mmdebstrap made no {SUITE} root:\n" + _last_words(error.output),
             log=log,
             next=bootstrap.advice(error.output),
         ) from error
@@ -242,13 +234,12 @@ def _make(
         cache.write_text(scratch / "bin/pahole", text, mode=0o755)
     cache.write_json(
         scratch / "root.json",
-        {"suite": suite, "packages": names, "versions": versions(tree)},
+        {"suite": SUITE, "packages": names, "versions": versions(tree)},
     )
 
 
 def mmdebstrap_argv(
     names: Sequence[str],
-    suite: str,
     uri: str,
     keyring: Path,
     archive: Path,
@@ -271,9 +262,9 @@ def mmdebstrap_argv(
         f"--include={','.join(names)}",
         f"--keyring={keyring}",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in _left_out(architecture)),
-        suite,
+        SUITE,
         str(archive),
-        f"deb {uri} {suite} main",
+        f"deb {uri} {SUITE} main",
     ]
 
 
