@@ -148,7 +148,7 @@ def _applied(done: export.Exported, plan: tree.Plan, mbox: Path, home: Path) -> 
     files = [done.dir / letter.name for letter in done.letters[1:]]
     postbox.run(("git", "am", "-q", *files), by_files, home)
     by_mbox = postbox.checkout(pristine, root / "mbox", home)
-    postbox.b4("shazam", "-m", done.mbox, cwd=by_mbox, home=home)
+    postbox.b4("shazam", "-m", done.dir / "thread.mbox", cwd=by_mbox, home=home)
 
     count = len(done.series.patches)
     who = f"{postbox.NAME} <{postbox.ADDRESS}>"

@@ -24,7 +24,6 @@ from .contributor import Person
 
 #: The author of drafts, as whom mail can be neither sent nor answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
-_MBOX = "thread.mbox"
 _CHECKPATCH = ("checkpatch_strict", "checkpatch_tags")
 #: Characters of a trace line that are enough to identify it.
 _RECORD = 40
@@ -75,11 +74,6 @@ class Exported:
     remarks: tuple[checkpatch.CheckpatchRemark, ...]
     argued: Mapping[checkpatch.CheckpatchRemark, PatchExemption]
     signed: Person | None
-
-    @property
-    def mbox(self) -> Path:
-        """All mails in one file."""
-        return self.dir / _MBOX
 
     @property
     def send(self) -> str:
@@ -168,7 +162,7 @@ def _export(
     with cache.publish(target) as directory:
         for letter in letters:
             (directory / letter.name).write_bytes(letter.content)
-        (directory / _MBOX).write_bytes(mail.mbox(letters))
+        (directory / "thread.mbox").write_bytes(mail.mbox(letters))
         files = [directory / letter.name for letter in letters[1:]]
         _require_same(plan, files, scratch)
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)

@@ -35,8 +35,6 @@ class Letter:
 
     number: int
     name: str
-    subject: str
-    message_id: str
     recipients: tuple[Recipient, ...]
     content: bytes
 
@@ -139,7 +137,7 @@ def _letter(
             next="split the patch",
         )
     name = "0000-cover-letter.patch" if number == 0 else _file_name(number, part)
-    return Letter(number, name, subject, message_id, part.recipients, content)
+    return Letter(number, name, part.recipients, content)
 
 
 def _encoded(prefix: str, title: str) -> str:
