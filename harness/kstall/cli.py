@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from . import farm
 
 CANNOT_RUN = 2
+_OUT = Path("out")
 # Options of `validate` that a command which tries again does not take over: it boots
 # once, and the tree, of several, is known to `pipeline`.
 _NOT_AGAIN = ("--again", "--repeat", "--kernel", "--matrix", "--arch", "--level")
@@ -161,6 +163,11 @@ def _console(*, stderr: bool = False) -> Console:
     return console
 
 
+def _say(console: Console, text: str) -> None:
+    """Print ``text`` as it is: no markup, and no line is broken."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 def _complain(text: str) -> None:
     _console(stderr=True).print(f"[bold red]kstall:[/] {escape(text)}", soft_wrap=True)
 
@@ -227,12 +234,7 @@ def _parser() -> argparse.ArgumentParser:
         "schema matrix-file`); series and --arch on the command line select from it, "
         "and --level overrides it",
     )
-    prove.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out"),
-        help="directory for run directories (default: %(default)s)",
-    )
+    _add_out(prove, "for run directories")
     prove.add_argument(
         "--level",
         choices=get_args(Level),
@@ -415,12 +417,7 @@ def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     moved.add_argument(
         "--no-compile", action="store_true", help="do not compile the result"
     )
-    moved.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out"),
-        help="directory for rebase/ (default: %(default)s)",
-    )
+    _add_out(moved, "for rebase/")
     moved.set_defaults(verb=_rebase)
 
 
@@ -443,12 +440,7 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=Path,
         help="as for validate; has to be the tree of the proving run",
     )
-    thread.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out"),
-        help="directory of runs, and for mail/ (default: %(default)s)",
-    )
+    _add_out(thread, "of runs, and for mail/")
     thread.add_argument(
         "--run", type=Path, help="quote this run instead of the newest one"
     )
@@ -470,6 +462,15 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "proving run",
     )
     thread.set_defaults(verb=_series)
+
+
+def _add_out(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=_OUT,
+        help=f"directory {purpose} (default: %(default)s)",
+    )
 
 
 def _add_workers(prove: argparse.ArgumentParser) -> None:
@@ -496,6 +497,10 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         "such as sftp://host/dir or s3://bucket/dir (default: below the cache, if all "
         "are on this machine)",
     )
+    _add_tls(parser)
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
     for name, purpose in (
         ("ca-file", "the CA that signs all certificates"),
         ("cert", "our certificate"),
@@ -560,8 +565,7 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "%(default)s)",
     )
     scheduler.add_argument("--port", type=int, default=8786)
-    for name in ("ca-file", "cert", "key"):
-        scheduler.add_argument(f"--tls-{name}", type=Path, metavar="PEM")
+    _add_tls(scheduler)
     scheduler.set_defaults(verb=_scheduler)
 
 
@@ -603,12 +607,7 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "guest with one processor and in one with four",
     )
     steady.add_argument("--kernel", type=Path, help="as for validate")
-    steady.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out"),
-        help="directory for stability/ (default: %(default)s)",
-    )
+    _add_out(steady, "for stability/")
     steady.add_argument(
         "--resume",
         action="store_true",
@@ -658,12 +657,7 @@ def _add_check_thread(
         default="full",
         help="as for validate (default: %(default)s)",
     )
-    incoming.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out"),
-        help="directory for threads/ and run directories (default: %(default)s)",
-    )
+    _add_out(incoming, "for threads/ and run directories")
     incoming.set_defaults(verb=_check_thread)
 
 
@@ -721,7 +715,7 @@ def _list(arguments: argparse.Namespace, console: Console) -> int:
 
 def _show(arguments: argparse.Namespace, console: Console) -> int:
     (series,) = Project(arguments.project).load([arguments.series])
-    console.print("\n".join(_describe(series)), markup=False, soft_wrap=True)
+    _say(console, "\n".join(_describe(series)))
     return 0
 
 
@@ -771,8 +765,7 @@ def _describe(series: Series) -> list[str]:
 def _new(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project.absolute())
     written = new.write(project, arguments.name)
-    text = new.advice(project, arguments.name, written)
-    console.print(text, markup=False, soft_wrap=True)
+    _say(console, new.advice(project, arguments.name, written))
     return 0
 
 
@@ -925,9 +918,6 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
                 f"--cpus: not processors of this machine: {listed}"
             ) from error
 
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
     status = 0
     try:
         workers.work(
@@ -941,7 +931,7 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
             tls=_tls(arguments),
             host=arguments.host,
             patience=arguments.death_timeout,
-            say=say,
+            say=functools.partial(_say, console),
         )
     except (KstallError, OSError) as error:
         _complain(explain(error))
@@ -953,9 +943,7 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _scheduler(arguments: argparse.Namespace, console: Console) -> int:
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = functools.partial(_say, console)
     _farm().scheduler(arguments.host, arguments.port, _tls(arguments), say)
     return 0
 
@@ -978,9 +966,9 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
         outcome = stability.measure(
             request, plan, ui, command_line(), resume=arguments.resume
         )
-    console.print("\n".join(stability.summary(outcome)), markup=False, soft_wrap=True)
+    _say(console, "\n".join(stability.summary(outcome)))
     if outcome.place is not None:
-        console.print(escape(f"results  {outcome.place / stability.FILE}"))
+        _say(console, f"results  {outcome.place / stability.FILE}")
     unseen = {series.name for series in request.series} - outcome.series
     for name in sorted(unseen):
         _complain(f"{name}: its kernel could not be built, see above")
@@ -1041,7 +1029,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
         again = ["kstall", "rebase", str(arguments.kernel), series.name]
         if arguments.origin is not None:
             again.append(f"--from={arguments.origin}")
-        if arguments.out != Path("out"):
+        if arguments.out != _OUT:
             again.append(f"--out={arguments.out}")
         with Ui(console) as ui:
             outcome = rebasing.port(
@@ -1052,41 +1040,38 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
         _rebased(outcome, console)
         if arguments.write and outcome.clean:
             for path in rebasing.write(outcome):
-                console.print(f"written  {escape(str(path))}", soft_wrap=True)
+                _say(console, f"written  {path}")
     return report.EXIT[report.worst_run(states)]
 
 
 def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
     """Print the outcome of a series, and where its files are."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
+    say = functools.partial(_say, console)
     name, result = outcome.series.name, outcome.result
     console.print()
     if result is not None and result.range_diff:
-        say(escape(result.range_diff))
+        say(result.range_diff)
     for stage in (*outcome.report.stages, *outcome.report.series[0].stages):
         if stage.error:
-            say(f"{escape(name)}: {escape(stage.name)}: {escape(stage.error)}")
+            say(f"{name}: {stage.name}: {stage.error}")
     for check in outcome.report.series[0].checks:
         if check.status in ("fail", "error"):
-            reason = views.check_summary(check)
-            say(f"{escape(name)}: {escape(check.name)}: {escape(reason)}")
+            say(f"{name}: {check.name}: {views.check_summary(check)}")
     if result is not None:
         if result.patches:
-            say(f"patches  {escape(str(result.directory / 'patches'))}")
-        say(f"tree     {escape(str(result.tree))}")
-        say(f"page     {escape(str(outcome.dir / 'report.html'))}")
+            say(f"patches  {result.directory / 'patches'}")
+        say(f"tree     {result.tree}")
+        say(f"page     {outcome.dir / 'report.html'}")
     state = outcome.report.series[0].status
     words = {
         "pass": "carried over",
         "fail": "carried over, and does not compile",
         "does-not-apply": "a conflict is left",
     }
-    say(
+    console.print(
         f"verdict  [{views.STYLE.get(state, 'bold')}]{escape(name)}: "
-        f"{words.get(state, 'could not be carried over')}[/]"
+        f"{words.get(state, 'could not be carried over')}[/]",
+        soft_wrap=True,
     )
 
 
@@ -1114,17 +1099,17 @@ def _abi(arguments: argparse.Namespace, console: Console) -> int:
         lines += [f"new       {line}" for line in traceabi.describe(layout)]
     for change in (*changes.broken, *changes.clashing):
         lines.append(f"BROKEN    {change.event}: {change.what}")
-    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    _say(console, "\n".join(lines))
     return 1 if changes.broken or changes.clashing else 0
 
 
 def _html(arguments: argparse.Namespace, console: Console) -> int:
     if (arguments.run / matrix_report.FILE).exists():
-        console.print(escape(str(matrix.draw(arguments.run))), soft_wrap=True)
+        _say(console, str(matrix.draw(arguments.run)))
         return 0
     place = arguments.run / "report.html"
     html.write(validate.read_run(arguments.run), place)
-    console.print(escape(str(place)), soft_wrap=True)
+    _say(console, str(place))
     return 0
 
 
@@ -1147,10 +1132,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
         previous=arguments.previous,
         sign_off=arguments.sign_off,
     )
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = functools.partial(_say, console)
     base = source.obtain(request.kernel, request.cache, say)
     outcomes = summary.export_all(request, chosen, base)
     summary.print_outcomes(outcomes, say)
@@ -1167,10 +1149,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
 def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     out = arguments.out.absolute()
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = functools.partial(_say, console)
     base = source.obtain(arguments.kernel, _cache(), say)
     try:
         with temporary.directory("thread") as place:
