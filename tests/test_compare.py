@@ -645,7 +645,7 @@ def test_single_runs_have_older_ones_too(
     assert "off: +1.00 -> +9.00 (since a)\n" in stdout
     assert f"before   {runs[1]}  " in stdout
     document = json.loads(data.read_text())
-    valid(document, json.loads(comparison.schema_text()))
+    valid(document, json.loads(cli.schema_text("comparison")))
     assert [change["since"] for change in document["changes"]] == [runs[0]]
     assert 'since <a href="a/report.html">a</a>' in page.read_text()
     # Of one of each it is said, wherever it stands.
@@ -681,7 +681,7 @@ def test_the_command_prints_writes_and_exits(
         after / "report.html",
     ]
     document = json.loads(data.read_text())
-    valid(document, json.loads(comparison.schema_text()))
+    valid(document, json.loads(cli.schema_text("comparison")))
     assert document["changes"][0]["weight"] == "worse"
     # Nothing is written that was not asked for.
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import base
+from kstall import base, cli
 from kstall.cost import costs
 from kstall.evidence import evidence, records
 from kstall.pipeline import trials
@@ -104,7 +104,7 @@ def test_json_round_trip_and_schema(tmp_path: Path) -> None:
     run_report = _report("pass", _check("pass"))
     report.write(run_report, tmp_path / "report.json")
     assert report.read(tmp_path / "report.json") == run_report
-    schema = json.loads(report.schema_text())
+    schema = json.loads(cli.schema_text("report"))
     assert schema["properties"]["schema_version"]["const"] == 1
 
 
@@ -123,7 +123,7 @@ def test_a_skipped_check_has_no_comparison_however_it_was_made() -> None:
 
 def test_the_committed_schema_is_the_code_s(project_root: Path) -> None:
     path = project_root / "harness/report-v1.schema.json"
-    assert path.read_text() == report.schema_text(), (
+    assert path.read_text() == cli.schema_text("report"), (
         f"kstall schema > {path.relative_to(project_root)}"
     )
 

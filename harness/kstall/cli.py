@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import IO, TYPE_CHECKING, cast, get_args
 
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -67,6 +69,15 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 2
 _OUT = Path("out")
+# What `kstall schema` prints the schema of: what is written, and files that are read.
+_SCHEMAS: dict[str, tuple[type[BaseModel], JsonSchemaMode]] = {
+    "report": (report.Report, "serialization"),
+    "series": (Spec, "validation"),
+    "mutants": (mutants.MutantsFile, "validation"),
+    "matrix": (matrix_report.Matrix, "serialization"),
+    "matrix-file": (matrixfile.MatrixFile, "validation"),
+    "comparison": (comparison.RunComparison, "serialization"),
+}
 # Options of `validate` that a command which tries again does not take over: it boots
 # once, and the tree, of several, is known to `pipeline`.
 _NOT_AGAIN = ("--again", "--repeat", "--kernel", "--matrix", "--arch", "--level")
@@ -339,7 +350,7 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=("report", "series", "mutants", "matrix", "matrix-file", "comparison"),
+        choices=tuple(_SCHEMAS),
         default="report",
         help="of report.json, series.toml, mutants.toml, matrix.json, a file for "
         "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
@@ -1007,7 +1018,7 @@ def _compare(arguments: argparse.Namespace, console: Console) -> int:
     changes = comparison.compare(before, arguments.after, older)
     comparisonviews.terminal(changes, console)
     if arguments.json is not None:
-        comparison.write(changes, arguments.json)
+        report.write(changes, arguments.json)
     if arguments.html is not None:
         comparisonviews.write_page(changes, arguments.html)
     return changes.exit_code
@@ -1189,15 +1200,11 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
-    texts = {
-        "report": report.schema_text,
-        "series": lambda: json.dumps(Spec.model_json_schema(), indent=2) + "\n",
-        "mutants": lambda: (
-            json.dumps(mutants.MutantsFile.model_json_schema(), indent=2) + "\n"
-        ),
-        "matrix": matrix_report.schema_text,
-        "matrix-file": matrixfile.schema_text,
-        "comparison": comparison.schema_text,
-    }
-    sys.stdout.write(texts[arguments.of]())
+    sys.stdout.write(schema_text(arguments.of))
     return 0
+
+
+def schema_text(name: str) -> str:
+    """The JSON Schema ``name``, as ``kstall schema`` prints it."""
+    model, mode = _SCHEMAS[name]
+    return json.dumps(model.model_json_schema(mode=mode), indent=2) + "\n"

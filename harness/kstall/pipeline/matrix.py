@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..base import KstallError, arch, parallel
-from ..report import matrix, matrixviews
+from ..report import matrix, matrixviews, report
 from ..series import Series
 from ..tree import source
 from . import run as runs
@@ -71,8 +71,8 @@ def prove(
             ui.heading(f"{number + 1} of {len(columns)}: {column.name}")
             request = _request(template, spec, directory, bases)
             try:
-                _, report = validate.validate(request, ui, command)
-                column.take(report)
+                _, outcome = validate.validate(request, ui, command)
+                column.take(outcome)
             except BaseException:
                 # The report of an interrupted run is on disk.
                 with contextlib.suppress(KstallError):
@@ -111,7 +111,7 @@ def draw(directory: Path) -> Path:
 
 
 def _save(grid: matrix.Matrix, directory: Path, ui: Ui) -> None:
-    matrix.write(grid, directory / matrix.FILE)
+    report.write(grid, directory / matrix.FILE)
     for write, name in (
         (matrixviews.write_page, "matrix.html"),
         (matrixviews.write_junit, "junit.xml"),

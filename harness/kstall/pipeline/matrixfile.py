@@ -6,7 +6,6 @@ The file names trees, series, architectures and levels; each mistake in it has i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -152,11 +151,6 @@ def narrowed(
         on = f" on {arch}" if arch is not None else ""
         raise MatrixError(f"no tree of the matrix is for {', '.join(series)}{on}")
     return tuple(selected.values())
-
-
-def schema_text() -> str:
-    """The JSON Schema of a matrix file, as ``kstall schema matrix-file`` prints it."""
-    return json.dumps(MatrixFile.model_json_schema(), indent=2) + "\n"
 
 
 def _from(top: Path, kernel: str) -> str:

@@ -10,7 +10,6 @@ newest run that has it: one that could not judge something is no yardstick for i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from ..base import KstallError, Status, cache
+from ..base import KstallError, Status
 from ..cost import Footprint, Measurement
 from ..verdict import Check, Model
 from . import matrix
@@ -571,17 +570,3 @@ def _paired(
     for items in remaining.values():
         for item in items:
             yield item, None
-
-
-# -- files ---------------------------------------------------------------------------
-
-
-def write(comparison: RunComparison, path: Path) -> None:
-    """Write it as JSON, atomically."""
-    cache.write_text(path, comparison.model_dump_json(indent=2) + "\n")
-
-
-def schema_text() -> str:
-    """The JSON Schema, as it is printed by ``kstall schema comparison``."""
-    schema = RunComparison.model_json_schema(mode="serialization")
-    return json.dumps(schema, indent=2) + "\n"

@@ -7,13 +7,12 @@ Version 1: fields may be added; a field that changes or goes away makes version 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from ..base import KstallError, Status, cache
+from ..base import KstallError, Status
 from ..verdict import Model
 from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
 from .views import check_summary
@@ -130,11 +129,6 @@ def _why(series: SeriesReport, report: Report) -> str:
     return reasons[0] + rest if reasons else (stopped or ["not reached"])[0]
 
 
-def write(matrix: Matrix, path: Path) -> None:
-    """Write ``matrix.json``, atomically."""
-    cache.write_text(path, matrix.model_dump_json(indent=2) + "\n")
-
-
 def read(directory: Path) -> Matrix:
     """The matrix in ``directory``; `KstallError` if it has no valid one."""
     try:
@@ -145,13 +139,3 @@ def read(directory: Path) -> Matrix:
             f"{directory} holds no {FILE} of a matrix: {str(error).splitlines()[0]}",
             next="name the directory of a matrix, such as out/latest",
         ) from error
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of ``matrix.json``."""
-    return Matrix.model_json_schema(mode="serialization")
-
-
-def schema_text() -> str:
-    """`schema` as it is printed by ``kstall schema matrix``."""
-    return json.dumps(schema(), indent=2) + "\n"

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``report.json``, the record of a run, and its schema.
 
-The models below are the schema: `schema()` renders them as JSON Schema, and the field
-descriptions are its documentation.  Views (terminal, JUnit) read a `Report` and
+The models below are the schema, which ``kstall schema`` prints: field descriptions are
+its documentation.  Views (terminal, JUnit) read a `Report` and
 nothing else.  Version 1: fields may be added; a field that changes or goes away makes
 version 2.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -348,21 +347,11 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def write(report: Report, path: Path) -> None:
-    """Write ``report.json``, atomically."""
-    cache.write_text(path, report.model_dump_json(indent=2) + "\n")
+def write(document: Model, path: Path) -> None:
+    """Write a report, a matrix or a comparison as JSON, atomically."""
+    cache.write_text(path, document.model_dump_json(indent=2) + "\n")
 
 
 def read(path: Path) -> Report:
     """A saved report; raises pydantic's `ValidationError` if it is not valid."""
     return Report.model_validate_json(path.read_text(encoding="utf-8"))
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of ``report.json``."""
-    return Report.model_json_schema(mode="serialization")
-
-
-def schema_text() -> str:
-    """`schema` as it is printed by ``kstall schema``."""
-    return json.dumps(schema(), indent=2) + "\n"
