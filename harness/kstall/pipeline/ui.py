@@ -92,4 +92,4 @@ class Ui:
         )
 
     def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)

@@ -51,7 +51,7 @@ def terminal(comparison: RunComparison, console: Console) -> None:
     """Print the changes, the worst first, and last whether anything got worse."""
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
     for weight in WEIGHTS:
         for change in comparison.of(weight):

@@ -28,11 +28,8 @@ WORDS: dict[Status, str] = {
     "skip": "skipped",
 }
 _COUNTED: dict[Status, str] = {
-    "fail": "failed",
-    "error": "not judged",
+    **{status: word.lower() for status, word in WORDS.items()},
     "does-not-apply": "not applying",
-    "pass": "proven",
-    "skip": "skipped",
 }
 _FEW = 3
 _NOTED = "applies, though it was not expected to"
@@ -141,16 +138,15 @@ def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
         mark = f"[{STYLE[reason.status]}]{WORDS[reason.status]:<14}[/]"
         console.print(
             f"{mark} {escape(reason.who)} on {escape(where)}: {escape(reason.why)}",
-            highlight=False,
             soft_wrap=True,
         )
     for column in matrix.columns:
         if column.status not in ("proven", "does-not-apply"):
             place = directory / column.directory / "report.html"
-            console.print(f"page     {escape(str(place))}", highlight=False)
-    console.print(f"matrix   {escape(str(directory / 'matrix.html'))}", highlight=False)
+            console.print(f"page     {escape(str(place))}")
+    console.print(f"matrix   {escape(str(directory / 'matrix.html'))}")
     verdict = VERDICT[matrix.status]
-    console.print(f"verdict  {verdict}  {counts(matrix)}", highlight=False)
+    console.print(f"verdict  {verdict}  {counts(matrix)}")
 
 
 def _shown(cell: Cell | None) -> str:

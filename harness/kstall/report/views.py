@@ -87,40 +87,33 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     _reasons(report, directory, console)
     skips = [cause for cause in explain.skipped(report) if cause.count > 1]
     if skips:
-        console.print("skipped  neither passed nor failed:", highlight=False)
+        console.print("skipped  neither passed nor failed:")
     for cause in skips:
         console.print(
-            f"         {escape('; '.join(names_of(cause)))}: {escape(cause.reason)}",
-            highlight=False,
+            f"         {escape('; '.join(names_of(cause)))}: {escape(cause.reason)}"
         )
     for series in report.series:
         if series.not_sent:
-            console.print(
-                f"mails    {escape(series.name)}: {escape(not_sent(series))}",
-                highlight=False,
-            )
+            console.print(f"mails    {escape(series.name)}: {escape(not_sent(series))}")
     tree = report.tree
     if tree is not None:
-        console.print(
-            f"tree     {escape(tree.describe)} ({tree.kind})", highlight=False
-        )
+        console.print(f"tree     {escape(tree.describe)} ({tree.kind})")
         if tree.dirty:
             console.print(
                 f"         [yellow]{len(tree.dirty)} uncommitted paths in the tree are "
-                "not part of this run[/]",
-                highlight=False,
+                "not part of this run[/]"
             )
     for series in report.series:
         if series.evidence and series.status != "pass":
             place = escape(str(directory / series.evidence))
-            console.print(f"evidence {place}", highlight=False)
-    console.print(f"report   {escape(str(directory / 'report.json'))}", highlight=False)
+            console.print(f"evidence {place}")
+    console.print(f"report   {escape(str(directory / 'report.json'))}")
     page = directory / "report.html"
     if page.exists():
-        console.print(f"page     {escape(str(page))}", highlight=False)
+        console.print(f"page     {escape(str(page))}")
     counts = _counts(report)
     verdict = VERDICT.get(report.status, status_word(report.status).upper())
-    console.print(f"verdict  {verdict}  {counts}", highlight=False)
+    console.print(f"verdict  {verdict}  {counts}")
 
 
 def names_of(cause: explain.Cause) -> list[str]:
@@ -142,17 +135,15 @@ def _reasons(report: Report, directory: Path, console: Console) -> None:
         for stage in stages:
             if stage.error:
                 where = f"{name}: {stage.name}" if name else stage.name
-                console.print(
-                    f"{_mark(stage.status)} {escape(where)}:", highlight=False
-                )
-                console.print(escape(stage.error), style="none", highlight=False)
+                console.print(f"{_mark(stage.status)} {escape(where)}:")
+                console.print(escape(stage.error))
                 _explain(stage.explanation, directory, console, printed, again)
     for series in report.series:
         for checks in _alike(series):
             _check(checks, console)
             _explain(_together(checks), directory, console, printed, again)
     for command in again:
-        console.print(f"again    {escape(command)}", highlight=False, soft_wrap=True)
+        console.print(f"again    {escape(command)}", soft_wrap=True)
 
 
 def _explain(
@@ -170,14 +161,14 @@ def _explain(
         repeated = excerpt.model_dump_json() in printed
         printed.add(excerpt.model_dump_json())
         tail = ": see above" if repeated else ""
-        console.print(f"    {escape(excerpt.title)}{tail}", highlight=False)
+        console.print(f"    {escape(excerpt.title)}{tail}")
         if not repeated:
             for line in excerpt.lines:
-                console.print(f"        {escape(line)}", style="dim", highlight=False)
+                console.print(f"        {escape(line)}", style="dim")
     rest = Explanation(files=explanation.files)
     for line in explain.lines(rest, directory):
         if line not in printed:
-            console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
+            console.print(f"    {escape(line)}", soft_wrap=True)
         printed.add(line)
 
 
@@ -199,21 +190,16 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
                 f"[bold red]{len(row.escaped)}[/]" if row.escaped else "",
                 escape("; ".join(_met(row, everything))),
             )
-        console.print(f"[bold]{escape(series.name)}[/]", highlight=False)
+        console.print(f"[bold]{escape(series.name)}[/]")
         console.print(table)
         for mutant in mutation.mutants:
             if mutant.outcome == "escaped" and mutant.broke:
                 where = f"{mutant.event} {mutant.field}: {mutant.operator}"
-                console.print(escape(f"{where}: {mutant.broke[0]}"), highlight=False)
+                console.print(escape(f"{where}: {mutant.broke[0]}"))
         for stale in mutation.stale:
-            console.print(
-                "[bold red]does not hold:[/] " + escape(_argument(stale)),
-                highlight=False,
-            )
+            console.print("[bold red]does not hold:[/] " + escape(_argument(stale)))
         for spare in mutation.spare:
-            console.print(
-                "not needed by this run: " + escape(_argument(spare)), highlight=False
-            )
+            console.print("not needed by this run: " + escape(_argument(spare)))
         for check in series.checks:
             console.print(f"{_mark(check.status)} {escape(check_summary(check))}")
 
@@ -402,8 +388,7 @@ def _costs(overhead: Overhead, console: Console) -> None:
         growth = sum(function.growth for function in own)
         console.print(
             f"worst    {growth:+,} bytes of code (functions: {len(own)}) without jump "
-            "labels, where each site is a load, a test and a branch",
-            highlight=False,
+            "labels, where each site is a load, a test and a branch"
         )
     if overhead.mitigated is not None:
         sites = overhead.mitigated.sites
@@ -415,18 +400,14 @@ def _costs(overhead: Overhead, console: Console) -> None:
         ]
         console.print(
             f"guarded  with mitigations {nops} of {len(sites)} sites are a NOP; "
-            f"longer paths: {', '.join(longer) or 'none'}",
-            highlight=False,
+            f"longer paths: {', '.join(longer) or 'none'}"
         )
     for exemption in overhead.exemptions:
         name = exemption.function or f"struct {exemption.struct}"
         unit = "instructions" if exemption.function else "bytes"
         # Earlier versions saved it as wrapped as it was.
         reason = " ".join(exemption.because.split())
-        console.print(
-            f"exempt   {name}: {exemption.allowed} {unit}: {escape(reason)}",
-            highlight=False,
-        )
+        console.print(f"exempt   {name}: {exemption.allowed} {unit}: {escape(reason)}")
 
 
 def _together(checks: list[Check]) -> Explanation:
@@ -472,7 +453,7 @@ def _check(checks: list[Check], console: Console) -> None:
         if len(checks) == 1
         else ", ".join(check.name for check in checks)
     )
-    console.print(f"{_mark(check.status)} {escape(title)}", highlight=False)
+    console.print(f"{_mark(check.status)} {escape(title)}")
     wrong = [
         comparison
         for check in checks
@@ -482,11 +463,10 @@ def _check(checks: list[Check], console: Console) -> None:
     for comparison in wrong[:_WRONG]:
         console.print(
             f"    {escape(comparison.label)}: observed {escape(comparison.seen)}, "
-            f"expected {escape(comparison.wanted)}",
-            highlight=False,
+            f"expected {escape(comparison.wanted)}"
         )
     if len(wrong) > _WRONG:
-        console.print(f"    and {len(wrong) - _WRONG} more", highlight=False)
+        console.print(f"    and {len(wrong) - _WRONG} more")
     if check.detail:
         tail = "\n".join(check.detail.strip().splitlines()[-_DETAIL:])
-        console.print(escape(tail), style="dim", highlight=False)
+        console.print(escape(tail), style="dim")
