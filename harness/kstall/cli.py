@@ -1062,7 +1062,7 @@ def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
     console.print()
     if result is not None and result.range_diff:
         say(result.range_diff)
-    for stage in (*outcome.report.stages, *outcome.report.series[0].stages):
+    for _, stage in outcome.report.all_stages():
         if stage.error:
             say(f"{name}: {stage.name}: {stage.error}")
     for check in outcome.report.series[0].checks:

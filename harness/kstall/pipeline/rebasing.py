@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import DoesNotApply, KstallError, cache
-from ..report import Report
+from ..report import Report, explain
 from ..series import Series
 from ..tree import rebase, source, tree
 from . import run as runs
@@ -150,14 +150,10 @@ def _settle(report: Report) -> None:
     """The verdict: patches that were carried over and compile pass."""
     report.settle()
     entry = report.series[0]
-    stages = [stage.status for stage in (*report.stages, *entry.stages)]
-    states = {check.status for check in entry.checks} | set(stages)
-    bad = next(
-        (state for state in ("fail", "error", "does-not-apply") if state in states),
-        None,
-    )
+    states = {check.status for check in entry.checks}
+    states |= {stage.status for _, stage in report.all_stages()}
     reached = any(stage.name in ("compile", "apply") for stage in entry.stages)
-    if bad is None and reached:
+    if reached and states.isdisjoint(explain.UNSETTLED):
         entry.status, report.status = "pass", "proven"
 
 

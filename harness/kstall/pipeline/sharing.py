@@ -491,11 +491,8 @@ class _Sharing:
     ) -> list[AppliedSeries]:
         """No guest finished: find out which series is to blame; prove the others."""
         names = tuple(subject.name for subject in subjects)
-        why = next(
-            stage.error or stage.summary
-            for stage in subjects[0].entry.stages
-            if stage.name == "guest"
-        )
+        guest = subjects[0].entry.stage("guest")
+        why = guest.error or guest.summary
 
         def holds(part: Names) -> bool:
             return part != names and self._boots(part)

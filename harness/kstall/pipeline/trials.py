@@ -154,11 +154,10 @@ def noted(
 
     The stage of that ``name`` tells how the guest ended.
     """
-    (stage,) = [stage for stage in bench.entry.stages if stage.name == name]
     return Try(
         number=number,
         evidence=_inside(bench, out / "results"),
-        guest=stage,
+        guest=bench.entry.stage(name),
         unjudged=_unjudged(checks),
     )
 
@@ -217,7 +216,7 @@ def is_complete(results: Path) -> bool:
 def _summary(bench: Bench, checks: Sequence[Check]) -> str:
     good = sum(check.status == "pass" for check in checks)
     text = f"{good} of {len(checks)} checks pass"
-    (guest,) = [stage for stage in bench.entry.stages if stage.name == "guest"]
+    guest = bench.entry.stage("guest")
     if guest.reused and any(check.status in ("fail", "error") for check in checks):
         text += (
             "; this guest ran earlier, `kstall validate --again "

@@ -269,9 +269,7 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
     subjects = [
         (series, entry)
         for series, entry in zip(request.series, run.report.series, strict=True)
-        if any(
-            stage.name == "apply" and stage.status == "pass" for stage in entry.stages
-        )
+        if entry.applies
         and not any(
             stage.name == "config" and stage.status != "pass" for stage in entry.stages
         )

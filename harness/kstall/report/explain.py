@@ -54,11 +54,9 @@ def fill(report: Report, directory: Path) -> None:
 
     Missing or broken files do not raise; they only leave less to show.
     """
-    for stage in report.stages:
-        _stage(report, stage, None, directory)
+    for owner, stage in report.all_stages():
+        _stage(report, stage, owner, directory)
     for series in report.series:
-        for stage in series.stages:
-            _stage(report, stage, series, directory)
         for check in series.checks:
             check.explanation = (
                 _of_check(report, series, check, directory)

@@ -10,7 +10,7 @@ page forbids scripts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ..cost import Exemption, Footprint, FunctionSize, Measurement, Mode, Part
 from ..verdict import Check, Excerpt, Explanation
 from . import explain
 from .plain import printable
-from .report import Report, SeriesReport, Stage
+from .report import Report, SeriesReport
 from .views import check_summary, not_sent, status_word
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -98,8 +98,12 @@ def page(report: Report) -> str:
             if check.status == "fail"
         ],
         excerpts_of=_Excerpts(),
-        stopped=list(_stopped(report)),
-        longest=max((stage.seconds for _, stage in _stages(report)), default=0),
+        stopped=[
+            (series.name if series else "", stage)
+            for series, stage in report.all_stages()
+            if stage.status in explain.UNSETTLED
+        ],
+        longest=max((stage.seconds for _, stage in report.all_stages()), default=0),
     )
 
 
@@ -168,23 +172,6 @@ def _counts(series: SeriesReport) -> dict[Status, int]:
     statuses = [check.status for check in series.checks]
     kinds: tuple[Status, ...] = ("fail", "error", "skip", "pass")
     return {kind: statuses.count(kind) for kind in kinds if kind in statuses}
-
-
-def _stages(report: Report) -> Iterator[tuple[str, Stage]]:
-    for stage in report.stages:
-        yield "", stage
-    for series in report.series:
-        for stage in series.stages:
-            yield series.name, stage
-
-
-def _stopped(report: Report) -> Iterator[tuple[str, Stage]]:
-    """Stages that ended the run or a series, with the series' name."""
-    return (
-        entry
-        for entry in _stages(report)
-        if entry[1].status in ("fail", "error", "does-not-apply")
-    )
 
 
 def above_base(measurement: Measurement) -> dict[Mode, float]:

@@ -70,7 +70,7 @@ def data(report: Report) -> dict[str, Any]:
             continue
         identity = _identity(report, series)
         objects["checkouts"].append(_checkout(report, series, identity))
-        if stages["apply"] == "pass":
+        if series.applies:
             objects["builds"].append(_build(report, series, identity))
             objects["tests"] += _tests(report, series, cases[series.name], identity)
     return objects
@@ -92,7 +92,7 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
         "comment": f"{series.name}: {series.title}, on {tree.version}",
         "start_time": report.started,
         "patchset_hash": hashlib.sha256(hashes.encode()).hexdigest(),
-        "valid": _stage_of(series, "apply").status == "pass",
+        "valid": series.applies,
         "misc": {
             "tree": {"kind": tree.kind, "describe": tree.describe, "id": tree.id},
             "patches": [patch.file for patch in series.patches],
@@ -101,7 +101,7 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
     if tree.commit is not None and len(tree.commit) == 40:
         checkout["git_commit_hash"] = tree.commit
         checkout["git_commit_name"] = tree.describe
-    if error := _stage_of(series, "apply").error:
+    if error := series.stage("apply").error:
         checkout["log_excerpt"] = _excerpt(error)
     return checkout
 
@@ -181,10 +181,6 @@ def _status(case: Case) -> str:
     if case.status == "error":
         return "MISS" if case.kind == "stage" else "ERROR"
     return _STATUS[case.status]
-
-
-def _stage_of(series: SeriesReport, name: str) -> Any:
-    return next(stage for stage in series.stages if stage.name == name)
 
 
 def _excerpt(text: str) -> str:

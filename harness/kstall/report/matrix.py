@@ -103,9 +103,7 @@ def _cell(series: SeriesReport, report: Report) -> Cell:
         series=series.name,
         status=series.status,
         expected=series.expected,
-        applies=any(
-            stage.name == "apply" and stage.status == "pass" for stage in series.stages
-        ),
+        applies=series.applies,
         why=_why(series, report),
         seconds=round(sum(stage.seconds for stage in series.stages), 3),
     )

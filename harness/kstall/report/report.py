@@ -9,7 +9,7 @@ version 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -214,6 +214,17 @@ class SeriesReport(Model):
         default=None, description="verdicts of the checks on falsified evidence"
     )
 
+    @property
+    def applies(self) -> bool:
+        """Whether all its patches applied."""
+        return any(
+            stage.name == "apply" and stage.status == "pass" for stage in self.stages
+        )
+
+    def stage(self, name: str) -> Stage:
+        """Its stage of that ``name``, which has to be there."""
+        return next(stage for stage in self.stages if stage.name == name)
+
 
 class Tree(Model):
     """The kernel that the series were proven on."""
@@ -274,6 +285,14 @@ class Report(Model):
     def exit_code(self) -> int:
         """0 proven, 1 a check failed, 2 could not judge, 3 a series does not apply."""
         return EXIT[self.status]
+
+    def all_stages(self) -> Iterator[tuple[SeriesReport | None, Stage]]:
+        """The stages that all series share, and then those of each, with the series."""
+        for stage in self.stages:
+            yield None, stage
+        for series in self.series:
+            for stage in series.stages:
+                yield series, stage
 
     def settle(self) -> None:
         """Set each series' status and the run's from the stages and checks."""

@@ -128,16 +128,12 @@ def _reasons(report: Report, directory: Path, console: Console) -> None:
     """Print all that did not pass, each with its explanation; nothing twice."""
     printed: set[str] = set()
     again: dict[str, None] = {}
-    for name, stages in [
-        ("", report.stages),
-        *((series.name, series.stages) for series in report.series),
-    ]:
-        for stage in stages:
-            if stage.error:
-                where = f"{name}: {stage.name}" if name else stage.name
-                console.print(f"{_mark(stage.status)} {escape(where)}:")
-                console.print(escape(stage.error))
-                _explain(stage.explanation, directory, console, printed, again)
+    for owner, stage in report.all_stages():
+        if stage.error:
+            where = f"{owner.name}: {stage.name}" if owner else stage.name
+            console.print(f"{_mark(stage.status)} {escape(where)}:")
+            console.print(escape(stage.error))
+            _explain(stage.explanation, directory, console, printed, again)
     for series in report.series:
         for checks in _alike(series):
             _check(checks, console)
@@ -236,11 +232,8 @@ def _counts(report: Report) -> str:
     ]
     stopped = [
         stage.name
-        for stage in [
-            *report.stages,
-            *(stage for series in report.series for stage in series.stages),
-        ]
-        if stage.status in ("fail", "error", "does-not-apply")
+        for _, stage in report.all_stages()
+        if stage.status in explain.UNSETTLED
     ]
     words = f"checks: {', '.join(parts)}" if parts else "no check was reached"
     return words + (f"; stopped in: {', '.join(stopped)}" if stopped else "")
