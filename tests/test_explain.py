@@ -17,8 +17,8 @@ from rich.console import Console
 from kstall import cli
 from kstall.base import arch
 from kstall.evidence import evidence, kunit
+from kstall.pipeline import Request, ui, validate
 from kstall.pipeline import run as runs
-from kstall.pipeline import ui, validate
 from kstall.report import (
     Report,
     SeriesReport,
@@ -369,7 +369,7 @@ def _options(
     """What the report of each run of ``command`` has as its options."""
     options = []
 
-    def validate_(request: validate.Request, *_: object) -> tuple[Path, Report]:
+    def validate_(request: Request, *_: object) -> tuple[Path, Report]:
         options.append(validate._options(request))
         return tmp_path, _report()
 

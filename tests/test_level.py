@@ -20,10 +20,10 @@ import synthetic
 from kstall import cli
 from kstall.build import Ground
 from kstall.mail import proof
-from kstall.pipeline import Ui, kernels, validate
+from kstall.pipeline import Request, Ui, kernels, validate
 from kstall.pipeline import run as runs
 from kstall.report import ktap, report
-from kstall.series import Project
+from kstall.series import Level, Project
 from kstall.series.series import OverheadSpec
 
 
@@ -39,7 +39,7 @@ class _Built:
 
 
 def _built(
-    level: validate.Level,
+    level: Level,
     project_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,7 +78,7 @@ def _built(
     run = runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
     entry = report.SeriesReport(name="drm-sched", title="t", digest="d")
     run.report.series = [entry]
-    request = validate.Request(
+    request = Request(
         *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     )
     nowhere: Any = None
@@ -117,7 +117,7 @@ def test_only_deep_compiles_in_every_variant(
     project_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    level: validate.Level,
+    level: Level,
     everything: list[bool],
 ) -> None:
     outcome = _built(level, project_root, tmp_path, monkeypatch)

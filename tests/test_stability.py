@@ -20,7 +20,7 @@ from kstall.debian import Root
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.guest import Guest, guest
 from kstall.guest.guestrun import Booted
-from kstall.pipeline import Ui, hostload, stability, validate
+from kstall.pipeline import Request, Ui, hostload, stability, validate
 from kstall.pipeline.run import Run, begin
 from kstall.pipeline.stability import Attempt, Repeated, StabilityOutcome, StabilityPlan
 from kstall.series import Context, Project, Series, suites
@@ -60,7 +60,7 @@ class Bench:
         self, plan: StabilityPlan, *series: str, resume: bool = False
     ) -> StabilityOutcome:
         """Boot them all."""
-        request = validate.Request(
+        request = Request(
             project=self.project,
             series=self.project.load(list(series)),
             kernel=None,
@@ -71,7 +71,7 @@ class Bench:
         return stability.measure(request, plan, ui, ["kstall"], resume=resume)
 
     def _guests(
-        self, request: validate.Request, ui: Ui, command: list[str]
+        self, request: Request, ui: Ui, command: list[str]
     ) -> Iterator[tuple[Run, Series, Guest]]:
         assert request.level == "quick"
         run = begin(request.out, command, ui)

@@ -19,7 +19,7 @@ from kstall.base import KstallError, process
 from kstall.evidence import common, evidence
 from kstall.lint import discover
 from kstall.mail import adopt, compare, export, incoming, mail, thread
-from kstall.pipeline import validate
+from kstall.pipeline import Request, validate
 from kstall.report import Report
 from kstall.series import Project
 from kstall.tree import Base
@@ -532,9 +532,9 @@ def test_the_command_ends_in_a_validation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
-    asked: list[validate.Request] = []
+    asked: list[Request] = []
 
-    def prove(request: validate.Request, *_: Any) -> tuple[Path, Report]:
+    def prove(request: Request, *_: Any) -> tuple[Path, Report]:
         asked.append(request)
         (series,) = request.series
         base = kerneltree.base(tmp_path / "linux", tmp_path / "cache")

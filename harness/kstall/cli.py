@@ -43,6 +43,7 @@ from .base import (
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import (
+    Request,
     Ui,
     command_line,
     matrix,
@@ -785,7 +786,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
     columns = _columns(arguments, project)
     names = arguments.series or [name for column in columns for name in column.series]
     kernels = arguments.kernel or [None]
-    request = validate.Request(
+    request = Request(
         project=project,
         series=project.load(names),
         kernel=kernels[0],
@@ -854,8 +855,8 @@ def _columns(
 
 @contextlib.contextmanager
 def _helped(
-    request: validate.Request, console: Console, where: farm.Where | None
-) -> Iterator[tuple[validate.Request, Ui]]:
+    request: Request, console: Console, where: farm.Where | None
+) -> Iterator[tuple[Request, Ui]]:
     """``request`` with the workers that are to help, for as long as the block lasts."""
     with contextlib.ExitStack() as stack:
         ui = stack.enter_context(Ui(console))
@@ -868,7 +869,7 @@ def _helped(
 
 
 def _prove(
-    request: validate.Request, console: Console, where: farm.Where | None = None
+    request: Request, console: Console, where: farm.Where | None = None
 ) -> int:
     with _helped(request, console, where) as (helped, ui):
         directory, outcome = validate.validate(helped, ui, command_line())
@@ -961,7 +962,7 @@ def _scheduler(arguments: argparse.Namespace, console: Console) -> int:
 
 def _stability(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
-    request = validate.Request(
+    request = Request(
         project=project,
         series=project.load(arguments.series),
         kernel=arguments.kernel,
@@ -1030,7 +1031,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
         raise KstallError("--write needs a compiled result: leave out --no-compile")
     states = []
     for series in project.load(arguments.series):
-        request = validate.Request(
+        request = Request(
             project=project,
             series=(series,),
             kernel=arguments.kernel,
@@ -1188,7 +1189,7 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
         *(received, project, arguments.kconfig, arguments.workload),
         trusted=arguments.trusted,
     )
-    request = validate.Request(
+    request = Request(
         project=Project(received.dir / "project"),
         series=(series,),
         kernel=arguments.kernel,

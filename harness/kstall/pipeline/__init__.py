@@ -6,10 +6,12 @@ to a report; the work of the stages is done by the packages below.
 """
 
 from . import matrix, matrixfile, rebasing, stability, units, validate
+from .request import Request
 from .run import command_line
 from .ui import Ui
 
 __all__ = [
+    "Request",
     "Ui",
     "command_line",
     "matrix",

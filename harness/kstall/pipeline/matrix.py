@@ -19,11 +19,12 @@ from ..tree import source
 from . import run as runs
 from . import validate
 from .matrixfile import ColumnPlan
+from .request import Request
 from .ui import Ui
 
 
 def prove(
-    template: validate.Request,
+    template: Request,
     columns: Sequence[ColumnPlan],
     ui: Ui,
     command: Sequence[str],
@@ -124,7 +125,7 @@ def _save(grid: matrix.Matrix, directory: Path, ui: Ui) -> None:
 
 
 def _bases(
-    template: validate.Request, columns: Sequence[ColumnPlan], ui: Ui
+    template: Request, columns: Sequence[ColumnPlan], ui: Ui
 ) -> dict[Path | None, source.Base]:
     """Obtain each tree, once and before anything is built: a branch may move meanwhile,
     and a typo is to be reported at once.
@@ -145,11 +146,11 @@ def _bases(
 
 
 def _request(
-    template: validate.Request,
+    template: Request,
     column: ColumnPlan,
     directory: Path,
     bases: dict[Path | None, source.Base],
-) -> validate.Request:
+) -> Request:
     """The request for the run of a column."""
     by_name: dict[str, Series] = {series.name: series for series in template.series}
     return dataclasses.replace(

@@ -16,6 +16,7 @@ from ..series import Series
 from ..tree import rebase, source, tree
 from . import run as runs
 from . import validate
+from .request import Request
 from .ui import Ui
 
 PLACE = "rebase"
@@ -44,7 +45,7 @@ class Rebased:
 
 
 def port(
-    request: validate.Request,
+    request: Request,
     origin: Path | None,
     ui: Ui,
     command: Sequence[str],
@@ -118,7 +119,7 @@ def _conflict(result: rebase.RebaseResult, command: Sequence[str]) -> DoesNotApp
 
 
 def _prove(
-    request: validate.Request,
+    request: Request,
     series: Series,
     result: rebase.RebaseResult,
     run: runs.Run,

@@ -29,23 +29,13 @@ from . import groups, kernels, overhead, trials, without
 from . import run as runs
 from .groups import Division, Group, Names, Outlier
 from .kernels import Built
+from .request import Request
 
 #: The check that a series is proven on a kernel of its own as well.
 ALONE = "holds_alone"
 #: For how many series kernels of their own are built before their guests run: three
 #: kernels each, and no more than ten stay in the cache.
 _ALONE = 3
-
-
-@dataclass(frozen=True)
-class Options:
-    """How series are to be proven; see `validate.Request`."""
-
-    level: Level
-    again: bool = False
-    repeat: int | None = None
-    alone: bool = False
-    at_once: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +84,16 @@ class AppliedSeries:
         return frozenset((*stages, *checks))
 
 
-def prove(subjects: Sequence[AppliedSeries], options: Options, run: runs.Run) -> None:
+def prove(subjects: Sequence[AppliedSeries], request: Request, run: runs.Run) -> None:
     """Prove each of ``subjects``; the outcome is in their parts of the report."""
-    _Sharing(tuple(subjects), options, run).prove()
+    _Sharing(tuple(subjects), request, run).prove()
 
 
 def guests(
-    subjects: Sequence[AppliedSeries], options: Options, run: runs.Run
+    subjects: Sequence[AppliedSeries], request: Request, run: runs.Run
 ) -> Iterator[tuple[AppliedSeries, Guest]]:
     """A guest for each of ``subjects`` whose kernel can be built."""
-    sharing = _Sharing(tuple(subjects), options, run)
+    sharing = _Sharing(tuple(subjects), request, run)
     shared, built = sharing.shared()
     for subject in shared:
         with contextlib.suppress(runs.StageStopped):
@@ -139,9 +129,9 @@ class _Sharing:
     """The series of a run, by name, and the kernels that are built of them."""
 
     def __init__(
-        self, subjects: tuple[AppliedSeries, ...], options: Options, run: runs.Run
+        self, subjects: tuple[AppliedSeries, ...], request: Request, run: runs.Run
     ) -> None:
-        self._options = options
+        self._request = request
         self._run = run
         self._subjects = {subject.name: subject for subject in subjects}
         self._attempts = 0
@@ -159,7 +149,7 @@ class _Sharing:
     def _context(self, subject: AppliedSeries, *below: str) -> Context:
         """The context of its stages; results are ``below`` its directory of the run."""
         ground, run = subject.ground, self._run
-        context = run.context(ground.project, ground.cache, self._options.level)
+        context = run.context(ground.project, ground.cache, self._request.level)
         if below:
             out = run.dir.joinpath(subject.name, *below)
             context = dataclasses.replace(context, out=out)
@@ -206,7 +196,7 @@ class _Sharing:
 
     def _build(self, group: Group) -> tuple[Built | None, Division]:
         ground = self._subjects[group.series[0].name].ground
-        level, run = self._options.level, self._run
+        level, run = self._request.level, self._run
         names = tuple(series.name for series in group.series)
         try:
             return kernels.make(ground, group, level, run), Division(names)
@@ -261,7 +251,7 @@ class _Sharing:
         if like is not None and group.is_met_by(like.patched.config, like.ground):
             group = dataclasses.replace(group, configured_as=like.group)
         return kernels.make(
-            ground, group, self._options.level, self._run, subject.entry
+            ground, group, self._request.level, self._run, subject.entry
         )
 
     def guest(self, subject: AppliedSeries, built: Built) -> Guest:
@@ -294,12 +284,12 @@ class _Sharing:
         """
         run, entry, series = self._run, subject.entry, subject.series
         guest = self.guest(subject, built)
-        again = self._options.again
+        again = self._request.again
         bench = trials.Bench(context, series, guest, run, entry, again=again)
         both = built.pair(series) if context.level != "quick" else None
         saved: Evidence | None
-        if self._options.repeat is not None:
-            saved = trials.many(bench, self._options.repeat)
+        if self._request.repeat is not None:
+            saved = trials.many(bench, self._request.repeat)
         elif both is not None and series.measures and beside > 1:
             saved = self._once_and_counted(bench, both, beside)
         else:
@@ -375,7 +365,7 @@ class _Sharing:
         if entry.evidence is None or not mutate.concerns(series):
             return
         with self._run.stage("mutate", entry) as stage:
-            if self._options.level == "quick":
+            if self._request.level == "quick":
                 stage.status = "skip"
                 stage.summary = "LEVEL=quick: evidence is not falsified"
                 return
@@ -409,7 +399,7 @@ class _Sharing:
         for subject in subjects:
             if subject.failures:
                 self._settle(subject, subjects, before[subject.name])
-            elif self._options.alone:
+            elif self._request.each_alone:
                 self._prove_alone_too(subject, before[subject.name])
             # It takes all processors.
             with contextlib.suppress(runs.StageStopped):
@@ -451,7 +441,7 @@ class _Sharing:
         if self._run.away is not None:
             # With what is counted beside each guest.
             return max(2, len(subjects))
-        return self._options.at_once or (1 if self._options.repeat else _room(subjects))
+        return self._request.at_once or (1 if self._request.repeat else _room(subjects))
 
     def _prove_alone(
         self, subject: AppliedSeries, context: Context, like: Built | None = None
@@ -512,7 +502,7 @@ class _Sharing:
         group, _ = self._applied(division.together)
         try:
             built = kernels.make(
-                together[0].ground, group, self._options.level, self._run
+                together[0].ground, group, self._request.level, self._run
             )
         except (kernels.NotTogether, runs.StageStopped):
             return [*outliers, *together]
@@ -609,7 +599,7 @@ class _Sharing:
         subject = fresh.scratch()
         try:
             with contextlib.suppress(runs.StageStopped):
-                built = self._attempt(part, self._options.level)
+                built = self._attempt(part, self._request.level)
                 below = f"attempt-{self._attempts}"
                 self._chain(subject, built, self._context(subject, below))
         except kernels.NotTogether:

@@ -30,6 +30,7 @@ from ..report import report
 from ..series import Context, Project, Series, suites
 from ..verdict import Check
 from . import hostload, trials, validate
+from .request import Request
 from .ui import Ui
 
 FILE = "stability.json"
@@ -198,7 +199,7 @@ def batches(
 
 
 def measure(
-    request: validate.Request,
+    request: Request,
     plan: StabilityPlan,
     ui: Ui,
     command: Sequence[str],

@@ -7,20 +7,11 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ..base import (
-    Architecture,
-    DoesNotApply,
-    FailedCheck,
-    KstallError,
-    arch,
-    cache,
-    elsewhere,
-)
+from ..base import DoesNotApply, FailedCheck, KstallError, arch, cache, elsewhere
 from ..build import Ground, kernel
 from ..compile import CompileWork, ahead
 from ..cost import gate, objects
@@ -28,52 +19,16 @@ from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest, accel
 from ..report import SeriesReport, explain, matrix, report
-from ..series import Context, Level, Project, Series
+from ..series import Context, Project, Series
 from ..tree import am, source, tree
 from . import builds, debugging, kernels, patches, sharing, trials
 from . import run as runs
+from .request import Request
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
 # Kinds of checks that `judge_again` leaves as they are.
 _KEPT = ("patch", "abi", "debug")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be proven, on what, and where things are kept.
-
-    ``level`` quick leaves out what the events cost, and with it the base kernel; deep
-    adds what takes long and seldom finds anything.  ``again``: results of earlier
-    guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
-    each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; by default as many as the machine has room for.  Kernels and
-    guests are of ``arch``.  ``seeds`` are those of random configurations that are tried
-    instead of a series' own.  ``base`` is the tree of ``kernel``, if it was obtained
-    already; ``place`` the run directory, if it is to be no new one below ``out``.
-    ``expected``: whether the series are expected to apply, where series.toml is not to
-    decide that.  ``away`` hands out what workers may do.  ``options`` are those of the
-    command line that prove the same again, by name, but for what is said here of tree,
-    architecture and level; None if only the whole command does.
-    """
-
-    project: Project
-    series: tuple[Series, ...]
-    kernel: Path | None
-    cache: Path
-    out: Path
-    level: Level = "full"
-    again: bool = False
-    repeat: int | None = None
-    alone: bool = False
-    at_once: int | None = None
-    arch: Architecture = arch.X86_64
-    seeds: tuple[int, ...] = ()
-    base: source.Base | None = None
-    place: Path | None = None
-    expected: bool | None = None
-    away: elsewhere.Elsewhere | None = None
-    options: Mapping[str, Sequence[str]] | None = None
 
 
 def _on_architecture(request: Request) -> Request:
@@ -95,7 +50,7 @@ def validate(
     try:
         with contextlib.suppress(runs.StageStopped):
             ground = _ground(request, run)
-            sharing.prove(_subjects(request, run, ground), _plan(request), run)
+            sharing.prove(_subjects(request, run, ground), request, run)
             if request.level == "deep":
                 _debug(request, run, ground)
         run.report.settle()
@@ -164,7 +119,7 @@ def guests(
         with contextlib.suppress(runs.StageStopped):
             ground = _ground(request, run)
             subjects = _subjects(request, run, ground)
-            for subject, guest in sharing.guests(subjects, _plan(request), run):
+            for subject, guest in sharing.guests(subjects, request, run):
                 yield run, subject.series, guest
     finally:
         run.report.status = "could-not-run"
@@ -351,16 +306,6 @@ def judge_again(project: Project, directory: Path) -> report.Report:
         outcome.status = before
     explain.fill(outcome, directory)
     return outcome
-
-
-def _plan(request: Request) -> sharing.Options:
-    return sharing.Options(
-        request.level,
-        again=request.again,
-        repeat=request.repeat,
-        alone=request.alone or request.level == "deep",
-        at_once=request.at_once,
-    )
 
 
 def _subjects(
