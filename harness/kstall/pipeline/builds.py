@@ -10,7 +10,7 @@ from ..cost import footprint, gate, objects
 from ..evidence import compilecheck
 from ..report import SeriesReport
 from ..tree import AppliedTree, Plan
-from .run import Run
+from .run import Run, score
 
 
 def prove(
@@ -29,9 +29,8 @@ def prove(
         checks = compilecheck.judge(work.series, compilation.trials)
         entry.checks += checks
         judged = [check for check in checks if check.status != "skip"]
-        good = sum(check.status == "pass" for check in judged)
         count = sum(len(trial.outcomes) for trial in compilation.trials)
-        stage.summary = f"{good} of {len(judged)} checks pass, of {count} builds"
+        stage.summary = f"{score(judged)}, of {count} builds"
         if work.context.level != "deep":
             stage.summary += "; LEVEL=deep has more configurations and compilers"
         pairs = {

@@ -28,7 +28,7 @@ from ..report import SeriesReport
 from ..series import Series
 from . import debugkernel
 from .groups import Group
-from .run import Opened, Run, StageStopped
+from .run import Opened, Run, StageStopped, score
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 #: Without this fix, unloading a module leaves behind the probe of an event that has a
@@ -149,7 +149,6 @@ def prove(
             saved = debugcheck.Saved(by_flavour, group.code)
             checks = debugcheck.judge(debugged(series, group.series), saved)
             entry.checks += checks
-            good = sum(check.status == "pass" for check in checks)
             ends = [
                 f"{guest.name}: {outcome.status}, "
                 f"see {series.name}/{guest.name}/console.log"
@@ -158,7 +157,7 @@ def prove(
                 and guest.series is series
                 and outcome.status != "completed"
             ]
-            stage.summary = "; ".join([f"{good} of {len(checks)} checks pass", *ends])
+            stage.summary = "; ".join([score(checks), *ends])
 
 
 def _patched(
@@ -216,11 +215,10 @@ def _base(
     """Boot the base where a patched kernel reported something."""
     base: _Outcomes = {}
     if not (pending := _to_ask(guests, patched, base)):
-        with run.stage("debug-base-guests") as stage:
-            stage.status = "skip"
-            stage.summary = (
-                "no report counts against a series: no need to boot the base"
-            )
+        run.skip(
+            "debug-base-guests",
+            "no report counts against a series: no need to boot the base",
+        )
         return base
     # Guests that are booted later run on the same kernels.
     kernels = {}

@@ -391,9 +391,8 @@ class _Maker:
             elif not self.attempt and any(
                 series.spec.overhead for series in self.group.series
             ):
-                with self._stage("base") as stage:
-                    stage.status = "skip"
-                    stage.summary = "LEVEL=quick: the costs of events are not measured"
+                why = "LEVEL=quick: the costs of events are not measured"
+                self.run.skip("base", why, self.entry)
             if self._wants_fixed:
                 fixed = self._upto(len(self.group.fixed.patches), checkout)
                 fixes = [series for series in self.group.series if series.is_fix]

@@ -12,7 +12,7 @@ from ..evidence import traceabi
 from ..report import SeriesReport
 from ..series import Context, Series
 from ..verdict import run_checks
-from .run import Opened, Run
+from .run import Opened, Run, score
 
 _WORD = re.compile(r"\w+")
 
@@ -55,8 +55,7 @@ def prove(
     with run.stage("gate", entry) as stage:
         checks = gate.judge(series, overhead)
         entry.checks += checks
-        good = sum(check.status == "pass" for check in checks)
-        stage.summary = f"{good} of {len(checks)} checks pass"
+        stage.summary = score(checks)
 
 
 def count(
@@ -93,12 +92,12 @@ def _begun(series: Series, kernels: Kernels, entry: SeriesReport) -> costs.Overh
 
 def not_compared(run: Run, entry: SeriesReport) -> None:
     """Report that the formats of existing events were not compared."""
-    with run.stage("events", entry) as stage:
-        stage.status = "skip"
-        stage.summary = (
-            "no program of this series is measured, so the base was not booted, and "
-            "formats of existing events were not compared"
-        )
+    run.skip(
+        "events",
+        "no program of this series is measured, so the base was not booted, and "
+        "formats of existing events were not compared",
+        entry,
+    )
 
 
 def _events(

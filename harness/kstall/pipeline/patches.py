@@ -10,7 +10,7 @@ from ..lint import patches, reading
 from ..report import SeriesReport
 from ..series import Context, Series
 from ..tree import AppliedTree, Plan, tree
-from .run import Run
+from .run import Run, score
 
 
 def prove(
@@ -25,9 +25,7 @@ def prove(
             series, plan, cache_dir, run.dir / series.name
         )
         entry.checks += checks
-        good = sum(check.status == "pass" for check in checks)
-        count = len(series.patches)
-        stage.summary = f"{good} of {len(checks)} checks of {count} patches pass"
+        stage.summary = score(checks, f"checks of {len(series.patches)} patches")
 
 
 def read(

@@ -138,9 +138,8 @@ def _prove(
         plan = tree.plan(request.base, result.patches, scratch, log=stage.log)
         stage.summary = f"{len(result.patches)} patches, {len(plan.touched)} files"
     if not compiled:
-        with run.stage("compile", entry) as stage:
-            stage.status = "skip"
-            stage.summary = "--no-compile: whether it compiles is not known"
+        why = "--no-compile: whether it compiles is not known"
+        run.skip("compile", why, entry)
         return
     ground = validate._ground(request, run)
     now = dataclasses.replace(series, patches=result.patches)

@@ -31,6 +31,7 @@ from ..base import (
 from ..base import explain as explain_error
 from ..report import Report, SeriesReport, explain, html, junit, kcidb, ktap, report
 from ..series import Context, Level, Project
+from ..verdict import Check
 from .ui import Ui
 
 #: How many seconds after the last ones the views of a running run are drawn again.
@@ -173,6 +174,24 @@ class Run:
                 ]
                 self.ui.end(entry)
                 self.save()
+
+    def skip(
+        self,
+        name: str,
+        why: str,
+        series: SeriesReport | None = None,
+        *,
+        error: str | None = None,
+    ) -> None:
+        """Record that a stage is left out, and ``why``."""
+        with self.stage(name, series) as stage:
+            stage.status, stage.summary, stage.error = "skip", why, error
+
+
+def score(checks: Sequence[Check], what: str = "checks") -> str:
+    """How many of ``checks`` pass, for the summary of a stage."""
+    good = sum(check.status == "pass" for check in checks)
+    return f"{good} of {len(checks)} {what} pass"
 
 
 def begin(

@@ -364,15 +364,14 @@ class _Sharing:
         entry, series = subject.entry, subject.series
         if entry.evidence is None or not mutate.concerns(series):
             return
+        if self._request.level == "quick":
+            self._run.skip("mutate", "LEVEL=quick: evidence is not falsified", entry)
+            return
+        if any(check.status in ("fail", "error") for check in entry.checks):
+            why = "only evidence that is accepted can be falsified"
+            self._run.skip("mutate", why, entry)
+            return
         with self._run.stage("mutate", entry) as stage:
-            if self._request.level == "quick":
-                stage.status = "skip"
-                stage.summary = "LEVEL=quick: evidence is not falsified"
-                return
-            if any(check.status in ("fail", "error") for check in entry.checks):
-                stage.status = "skip"
-                stage.summary = "only evidence that is accepted can be falsified"
-                return
             entry.mutation, stage.reused = mutate.mutation(
                 series,
                 self._run.dir / entry.evidence,
@@ -568,9 +567,8 @@ class _Sharing:
             )
             return
         subject.become(alone.entry)
-        error = f"beside {other}, {failed} fails; these results are without it"
-        with self._run.stage("beside", subject.entry) as stage:
-            stage.status, stage.summary = "skip", error
+        why = f"beside {other}, {failed} fails; these results are without it"
+        self._run.skip("beside", why, subject.entry)
 
     def _culprit(
         self, fresh: AppliedSeries, names: Sequence[str], failures: frozenset[str]
@@ -623,10 +621,8 @@ class _Sharing:
         """Report in each series' part why it stands apart."""
         for outlier in division.outliers:
             entry = self._subjects[outlier.name].entry
-            with self._run.stage("beside", entry) as stage:
-                stage.status = "skip"
-                stage.summary = f"{_of(outlier, verb)}: on a kernel of its own"
-                stage.error = why or None
+            text = f"{_of(outlier, verb)}: on a kernel of its own"
+            self._run.skip("beside", text, entry, error=why or None)
 
     def _remark(self, subject: AppliedSeries, text: str) -> None:
         with self._run.stage("alone", subject.entry) as stage:

@@ -214,8 +214,7 @@ def is_complete(results: Path) -> bool:
 
 
 def _summary(bench: Bench, checks: Sequence[Check]) -> str:
-    good = sum(check.status == "pass" for check in checks)
-    text = f"{good} of {len(checks)} checks pass"
+    text = runs.score(checks)
     guest = bench.entry.stage("guest")
     if guest.reused and any(check.status in ("fail", "error") for check in checks):
         text += (

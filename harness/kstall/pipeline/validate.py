@@ -418,9 +418,8 @@ def _compile(
     """Compile what each patch touches (`builds.prove`); return what the objects tell of
     costs, or None at level quick."""
     if request.level == "quick":
-        with run.stage("compile", entry) as stage:
-            stage.status = "skip"
-            stage.summary = "LEVEL=quick: patches are not compiled one by one"
+        why = "LEVEL=quick: patches are not compiled one by one"
+        run.skip("compile", why, entry)
         return None
     context = run.context(request.project, request.cache, request.level)
     context = dataclasses.replace(context, seeds=request.seeds)
