@@ -8,7 +8,6 @@ guest gets through its firmware, so that waiting for it never ends.
 from __future__ import annotations
 
 import grp
-import json
 import os
 import platform
 import pwd
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..base import Architecture, KstallError, cache, process
+from ..build import outputs
 from ..debian import Root
 from .guest import Accel, Machine, boot
 
@@ -116,12 +116,7 @@ def _cpu() -> str:
 
 
 def _read(answers: Path) -> dict[str, str]:
-    try:
-        reasons = json.loads(answers.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(reasons, dict):
-        return {}
+    reasons = outputs.read(answers, dict) or {}
     return {key: reason for key, reason in reasons.items() if isinstance(reason, str)}
 
 

@@ -8,7 +8,6 @@ guest, and the guest can only write to this copy and never to the project.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import shutil
@@ -31,7 +30,7 @@ from ..base import (
     sources,
     space,
 )
-from ..build import kernel, programs
+from ..build import kernel, outputs, programs
 from ..debian import root
 from ..series import Context, Measure, Project, Series, Workload, projects
 from . import accel, console, guest, hosttime, jobs, monitor
@@ -771,11 +770,7 @@ def _late(run: guest.GuestRun, results: Path) -> str:
 
 def agent(results: Path) -> dict[str, Any]:
     """agent.json; empty if it is missing or truncated."""
-    try:
-        facts = json.loads((results / "agent.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
+    return outputs.read(results / "agent.json", dict) or {}
 
 
 def _workload_clause(results: Path) -> str:
