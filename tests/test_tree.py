@@ -56,7 +56,8 @@ class Lab:
         return tree.plan(self.base, patches, self.place / "scratch")
 
     def checkout(self, plan: Plan) -> dict[str, tuple[object, ...]]:
-        with tree.checkout(plan, self.messages.append) as applied:
+        with tree.workspace(plan.base, self.messages.append) as put:
+            applied = put(plan)
             assert applied.path == self.base.path
             return contents(applied.path)
 
@@ -415,7 +416,8 @@ def test_a_plan_does_not_take_edited_text_for_pristine(lab: Lab) -> None:
 @pytest.mark.fault("two runs", "both want the workspace")
 def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
     plan = lab.plan(lab.patches("one", change("Kbuild", "obj-y", "obj-m")))
-    with tree.checkout(plan, lab.messages.append):
+    with tree.workspace(lab.base, lab.messages.append) as put:
+        put(plan)
         told = threading.Event()
 
         def say(text: str) -> None:
@@ -423,8 +425,8 @@ def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
                 told.set()
 
         def second() -> None:
-            with tree.checkout(plan.upto(0), say):
-                pass
+            with tree.workspace(lab.base, say) as put_second:
+                put_second(plan.upto(0))
 
         waiter = threading.Thread(target=second)
         waiter.start()
@@ -435,17 +437,17 @@ def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
 
 
 def test_a_base_that_was_removed_meanwhile_is_said_to_be_gone(lab: Lab) -> None:
-    plan = lab.plan(())
     home = lab.base.path.parent
     home.rename(home.parent / ".removed-it")
-    with pytest.raises(KstallError, match="gone"), tree.checkout(plan, print):
+    with pytest.raises(KstallError, match="gone"), tree.workspace(lab.base, print):
         pass
     assert not home.exists()
 
 
 def test_the_workspace_is_free_after_an_error_inside(lab: Lab) -> None:
     plan = lab.plan(())
-    with pytest.raises(KeyboardInterrupt), tree.checkout(plan, print):
+    with pytest.raises(KeyboardInterrupt), tree.workspace(lab.base, print) as put:
+        put(plan)
         raise KeyboardInterrupt
     with (lab.base.path.parent / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,9 +7,7 @@ series that apply together share one.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..base import cache
@@ -17,7 +15,7 @@ from ..build import Ground, kernel, programs
 from ..guest import Flavour, Side
 from ..series import Series
 from ..tree import source, tree
-from . import groups
+from . import groups, kernels
 from .groups import Group
 from .run import Opened, Run
 
@@ -54,8 +52,9 @@ def build(
     absent = group.absent(len(group.plan.patches) if side == "patched" else 0)
     with (
         run.stage(f"{flavour}-{side}-{group.name}") as stage,
-        _checkout(plan, run) as checkout,
+        kernels.workspace(plan.base, run.ui) as workspace,
     ):
+        checkout = workspace(plan).tree
         config = kernel.configured(
             plan,
             checkout,
@@ -87,16 +86,9 @@ def tree_programs(
     ground: Ground, group: Group, series: Series, run: Run, stage: Opened
 ) -> tuple[programs.Program, ...]:
     """The programs that ``series`` has from the tree with all patches of ``group``."""
-    with _checkout(group.plan, run) as checkout:
+    plan = group.plan
+    with kernels.workspace(plan.base, run.ui) as workspace:
+        checkout = workspace(plan).tree
         return programs.obtain(
-            series, group.plan, ground.tools, ground.cache, checkout, log=stage.log
-        )
-
-
-@contextlib.contextmanager
-def _checkout(plan: tree.Plan, run: Run) -> Iterator[Callable[[], tree.AppliedTree]]:
-    """A function that checks ``plan`` out once; the tree lasts as long as the block."""
-    with contextlib.ExitStack() as held:
-        yield functools.cache(
-            lambda: held.enter_context(tree.checkout(plan, run.ui.say))
+            series, plan, ground.tools, ground.cache, checkout, log=stage.log
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Apply a series to a base: first to copies, then in the base's one workspace.
 
-`plan` lets git apply the patches to copies of the few files they touch.  `checkout`
+`plan` lets git apply the patches to copies of the few files they touch.  `workspace`
 then makes the base's own ``src`` match the result.  There is one workspace a base,
 and not one a series, because then source paths, and with them the keys of the compiler
 cache, stay the same for all series (for objects see `outputs`).
@@ -166,25 +166,16 @@ def combined(patches: Sequence[PatchFile], parts: Sequence[Plan]) -> Plan:
 
 
 @contextlib.contextmanager
-def checkout(plan: Plan, say: Callable[[str], None]) -> Iterator[AppliedTree]:
-    """The base's workspace, with ``plan`` in it, for as long as the block lasts.
-
-    Only files that differ are written; `outputs` gives them the time stamps that make
-    has to see.  Another run that wants the same workspace waits until then.
-    """
-    with workspace(plan.base, say) as put:
-        yield put(plan)
-
-
-@contextlib.contextmanager
 def workspace(
     base: Base, say: Callable[[str], None]
 ) -> Iterator[Callable[[Plan], AppliedTree]]:
-    """The workspace of ``base``, ours for as long as the block lasts.
+    """The workspace of ``base``, ours for as long as the block lasts; another run that
+    wants it waits until then.
 
     The function that is yielded checks out a plan, one after the other.  Before the
-    first it verifies that nobody else wrote to the workspace.  Raises `KstallError` if
-    the base is gone, or somebody did.
+    first it verifies that nobody else wrote to the workspace.  Only files that differ
+    are written; `outputs` gives them the time stamps that make has to see.  Raises
+    `KstallError` if the base is gone, or somebody did.
     """
     home = base.path.parent
 
