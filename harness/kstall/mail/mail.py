@@ -119,10 +119,8 @@ def _letter(
         f"From: {thread.author.header}",
         f"Date: {format_datetime(thread.now + timedelta(seconds=number))}",
         f"Subject: {_encoded(thread.prefix(number, count), part.subject)}",
-        *_addresses("To", [recipient for recipient in part.recipients if recipient.to]),
-        *_addresses(
-            "Cc", [recipient for recipient in part.recipients if not recipient.to]
-        ),
+        *_addresses("To", part.recipients),
+        *_addresses("Cc", part.recipients),
         f"Message-ID: <{message_id}>",
         *([f"In-Reply-To: <{root}>", f"References: <{root}>"] if number else []),
         f"X-Change-ID: {thread.change_id}",
@@ -157,9 +155,10 @@ def _file_name(number: int, part: MailContent) -> str:
 
 def _addresses(field: str, recipients: Sequence[Recipient]) -> list[str]:
     """A header with an address a line, or none."""
-    return [f"{field}: " + ",\n\t".join(recipient.header for recipient in recipients)][
-        : len(recipients)
+    addresses = [
+        recipient.header for recipient in recipients if recipient.field == field
     ]
+    return [f"{field}: " + ",\n\t".join(addresses)] if addresses else []
 
 
 def mbox(letters: Sequence[Letter]) -> bytes:

@@ -165,18 +165,8 @@ def _cover(exported: Exported) -> str:
             "",
             *lines,
             "",
-            *_trailers(
-                "To",
-                [recipient for recipient in exported.recipients.cover if recipient.to],
-            ),
-            *_trailers(
-                "Cc",
-                [
-                    recipient
-                    for recipient in exported.recipients.cover
-                    if not recipient.to
-                ],
-            ),
+            *_trailers("To", exported.recipients.cover),
+            *_trailers("Cc", exported.recipients.cover),
             "",
             _MARKER,
             "# This section is used internally by b4 prep for tracking purposes.",
@@ -193,4 +183,5 @@ def _trailers(field: str, recipients: Sequence[Recipient]) -> list[str]:
         if recipient.name
         else f"{field}: {recipient.address}"
         for recipient in recipients
+        if recipient.field == field
     ]

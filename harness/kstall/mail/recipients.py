@@ -48,6 +48,11 @@ class Recipient:
     because: tuple[str, ...]
 
     @property
+    def field(self) -> str:
+        """The header that names it."""
+        return "To" if self.to else "Cc"
+
+    @property
     def header(self) -> str:
         """As it stands in To: and Cc:, encoded where it is not ASCII."""
         return formataddr((self.name, self.address))

@@ -117,28 +117,20 @@ def _row(outcome: ExportOutcome) -> str:
         return f"| {outcome.series.name} | {state} | - | - | - | - | - | - |"
     exported = outcome.exported
     everyone = exported.recipients.cover
+    others = [recipient for recipient in everyone if not recipient.to]
+    lists = sum(recipient.is_list for recipient in others)
     kind = "draft" if exported.signed is None else "ready"
     cells = [
         outcome.series.name,
         f"{exported.thread.prefix(0, len(exported.letters) - 1)} {kind}",
         exported.proof.dir.name,
         str(len(exported.letters)),
-        str(_count(everyone, to=True)),
-        str(
-            _count(
-                [recipient for recipient in everyone if not recipient.is_list], to=False
-            )
-        ),
-        str(
-            _count([recipient for recipient in everyone if recipient.is_list], to=False)
-        ),
+        str(len(everyone) - len(others)),
+        str(len(others) - lists),
+        str(lists),
         checkpatch.summary(exported.remarks).partition(" (")[0],
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _count(recipients: Sequence[Recipient], *, to: bool) -> int:
-    return sum(recipient.to == to for recipient in recipients)
 
 
 def _details(exported: export.Exported, out: Path) -> list[str]:
@@ -173,10 +165,9 @@ def _details(exported: export.Exported, out: Path) -> list[str]:
         "|---|---|---|---|",
     ]
     for recipient in exported.recipients.cover:
-        field = "To" if recipient.to else "Cc"
         kind = "list" if recipient.is_list else "person"
         lines.append(
-            f"| {_cell(recipient.shown)} | {field}, {kind} "
+            f"| {_cell(recipient.shown)} | {recipient.field}, {kind} "
             f"| {_gets(exported, recipient)} | {_cell('; '.join(recipient.because))} |"
         )
     if exported.recipients.omitted:
