@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from . import cache
 from .arch import Architecture
 from .errors import KstallError
-from .stage import StageFigure, figure
+from .stage import figure
 
 #: As an amount of slots: all that the worker has.
 ALL = float("inf")
@@ -170,8 +170,3 @@ def _classes(top: type[KstallError]) -> Iterator[type[KstallError]]:
     yield top
     for subclass in top.__subclasses__():
         yield from _classes(subclass)
-
-
-def figures_of(measurements: Sequence[StageFigure]) -> list[list[Any]]:
-    """Figures as JSON, for `UnitOutcome.report_figures`."""
-    return [list(measurement) for measurement in measurements]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from . import costs
 
@@ -39,10 +39,6 @@ class Shares:
     """All series of a kernel."""
 
     parts: tuple[SeriesPart, ...]
-    _of: dict[str, SeriesPart] = field(default_factory=dict, init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._of.update((part.name, part) for part in self.parts)
 
     @property
     def events(self) -> dict[str, tuple[str, ...]]:
@@ -58,7 +54,7 @@ class Shares:
 
     def of(self, series: str, footprint: costs.Footprint) -> costs.Footprint:
         """The share of ``series`` in ``footprint``: all that is its own, or may be."""
-        part = self._of[series]
+        part = next(part for part in self.parts if part.name == series)
         sited = _sited(footprint.sites)
         owners = _Owners(self.parts, sited, footprint)
 

@@ -203,16 +203,12 @@ def _jobqueue() -> Any:
             signal.signal(signal.SIGINT, handler)
 
 
-def _scale(cluster: Any, jobs: int) -> None:
-    cluster.scale(jobs=jobs)
-
-
 def slurm_cluster(
     text: str,
     store: str,
     tls: Tls | None,
     secrets: Path,
-    scale: Callable[[Any, int], None] = _scale,
+    scale: Callable[[Any, int], None] = lambda cluster, jobs: cluster.scale(jobs=jobs),
 ) -> Any:
     """Workers in jobs of Slurm, as ``slurm:queue=X,cores=8,memory=32GB,jobs=4`` says.
 

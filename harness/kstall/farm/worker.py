@@ -206,7 +206,7 @@ class _Bench:
             answer = self._sent(store, outcome, out)
         answer["told"] = {
             **outcome.facts,
-            "figures": elsewhere.figures_of(measured),
+            "figures": [list(measurement) for measurement in measured],
         }
         answer |= {"worker": self.name, "seconds": seconds}
         if outcome.error is None:
