@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import shlex
@@ -133,6 +134,20 @@ def test_every_verb_is_told_of() -> None:
     text = "".join(path.read_text() for path in DOCUMENTS)
     for verb in _verbs():
         assert re.search(rf"kstall\s+{verb}\b", text), verb
+
+
+def test_every_option_is_told_of() -> None:
+    text = "".join(path.read_text() for path in DOCUMENTS)
+    top = cli._parser()
+    (verbs,) = (
+        action.choices for action in top._actions if isinstance(action.choices, dict)
+    )
+    for parser in (top, *verbs.values()):
+        for action in parser._actions:
+            if argparse.SUPPRESS in (action.help, action.default):
+                continue
+            for option in action.option_strings:
+                assert re.search(rf"{option}(?![\w-])", text), option
 
 
 def test_every_document_is_linked() -> None:
