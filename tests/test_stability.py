@@ -76,9 +76,7 @@ class Bench:
         assert request.level == "quick"
         run = begin(request.out, command, ui)
         kernel = Kernel("k", self.out, "7.3.4", "ab" * 20, reused=True)
-        where = Guest(
-            kernel, Root("r", self.out, {}, True), guest.Accel("tcg", "t")
-        )
+        where = Guest(kernel, Root("r", self.out, {}, True), guest.Accel("tcg", "t"))
         for series in request.series:
             yield run, series, where
 

@@ -868,9 +868,7 @@ def _helped(
         yield request, ui
 
 
-def _prove(
-    request: Request, console: Console, where: farm.Where | None = None
-) -> int:
+def _prove(request: Request, console: Console, where: farm.Where | None = None) -> int:
     with _helped(request, console, where) as (helped, ui):
         directory, outcome = validate.validate(helped, ui, command_line())
     console.print()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import DoesNotApply, KstallError, cache
+from ..base import DoesNotApply, KstallError, Status, cache
 from ..report import Report, explain
 from ..series import Series
 from ..tree import rebase, source, tree
@@ -150,7 +150,7 @@ def _settle(report: Report) -> None:
     """The verdict: patches that were carried over and compile pass."""
     report.settle()
     entry = report.series[0]
-    states = {check.status for check in entry.checks}
+    states: set[Status] = {check.status for check in entry.checks}
     states |= {stage.status for _, stage in report.all_stages()}
     reached = any(stage.name in ("compile", "apply") for stage in entry.stages)
     if reached and states.isdisjoint(explain.UNSETTLED):
