@@ -72,6 +72,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stress.System:
     monkeypatch.setattr(stress, "_LEAK_AGE_S", 0.0)
     monkeypatch.setattr(stress, "_BPFTRACE_ON_S", 0.01)
     monkeypatch.setattr(stress, "_UNLOAD_S", 0.1)
+    monkeypatch.setattr(stress, "_UNLOAD_TRIES", 2)
     for event in (SWITCH, QUEUE):
         name = event.replace(":", "/")
         target = tmp_path / "tracing/events" / name / "format"
@@ -196,6 +197,23 @@ def test_a_module_that_stays_is_reported(system: stress.System, tmp_path: Path) 
     assert facts["modules"]["errors"][0] == (
         "modprobe -r stuck: Module stuck is in use."
     )
+
+
+def test_time_alone_does_not_say_that_a_module_stays(
+    system: stress.System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who holds it lets go at the third try, when the time is long over.
+    monkeypatch.setattr(stress, "_UNLOAD_S", 0.0)
+    monkeypatch.setattr(stress, "_UNLOAD_TRIES", 3)
+    (system.loaded.parent / "modprobe").write_text(
+        MODPROBE.replace(
+            '[ "$2" != stuck ]',
+            'echo try >>"$0.tries"; [ $(($(wc -l <"$0.tries") % 3)) = 0 ]',
+        )
+    )
+    facts, _ = run(system, tmp_path / "r", reload=["one"])
+    assert facts["modules"]["unloads"] == {"one": 2}
+    assert facts["modules"]["errors"] == []
 
 
 def test_a_processor_that_stays_is_reported(

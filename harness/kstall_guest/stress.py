@@ -37,8 +37,11 @@ SHARE = 8
 _MORE_S = 600.0
 # A workload that takes no longer is worth running again and again.
 _QUICK_S = 30.0
-# An unload fails as long as anything holds the module.
+# An unload fails as long as anything holds the module.  Who holds it may need the
+# processor to let go, so where that is scarce, and each try takes longer, time alone
+# says nothing.
 _UNLOAD_S = 30.0
+_UNLOAD_TRIES = 40
 _ANSWER_S = 120.0
 _BPFTRACE_ON_S = 10.0
 # Starting it keeps an emulated processor busy for long, so after a visit it stays away
@@ -468,13 +471,14 @@ def _owners(stress: Stress, kallsyms: Path) -> dict[str, str]:
 def _unload(name: str, job: Job, system: System) -> str:
     """Unload ``name`` and what nothing else needs then; a complaint, or nothing."""
     limit = time.monotonic() + _UNLOAD_S
-    while True:
+    for attempt in itertools.count(1):
         done = _modprobe(system, job, "-r", name)
         if done.returncode == 0 and not (system.loaded / name).exists():
-            return ""
-        if time.monotonic() > limit:
+            break
+        if attempt >= _UNLOAD_TRIES and time.monotonic() > limit:
             return f"modprobe -r {name}: {done.stdout.strip() or 'still loaded'}"
         time.sleep(0.2)
+    return ""
 
 
 def _modprobe(
