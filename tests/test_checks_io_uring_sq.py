@@ -198,9 +198,7 @@ def test_a_stall_that_lasts(
         ]
     traces = {"async-stall": trace, "async-stall-file": chain}
     reader = SimpleNamespace(
-        trace=lambda text, layouts: SimpleNamespace(
-            events=list(map(_event, traces[text]))
-        )
+        trace=lambda text, layouts: tuple(map(_event, traces[text]))
     )
     monkeypatch.setattr(checks, "records", reader)
     evidence = _evidence(tmp_path, "async", output, [])

@@ -27,6 +27,7 @@ from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Context, Project, Series
+from kstall.tree import am
 from kstall.verdict import Check
 from kstall_guest import job as jobs
 
@@ -704,14 +705,14 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         return SimpleNamespace(touches=(path,), spec=spec)
 
     sources = {
-        name: SimpleNamespace(data=f"int {name[0]}(void)\n{{\n}}\n".encode())
+        name: am.File(f"int {name[0]}(void)\n{{\n}}\n".encode(), executable=False)
         for name in ("nap.c", "doze.c")
     }
     states = ({"nap.c": None, "doze.c": sources["doze.c"]}.items(),)
     plan: Any = SimpleNamespace(
         files=sources, states=states, touched=tuple(sources), base="it"
     )
-    makefile = SimpleNamespace(data=b"KCSAN_SANITIZE_nap.o := n\n")
+    makefile = am.File(b"KCSAN_SANITIZE_nap.o := n\n", executable=False)
 
     def pristine(base: str, paths: list[str]) -> dict[str, Any]:
         assert (base, paths) == ("it", ["Makefile"])
