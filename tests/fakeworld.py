@@ -31,12 +31,14 @@ from kstall.base import arch
 from kstall.compile import variants
 from kstall.pipeline import Ui
 from kstall.pipeline import run as runs
-from kstall.report import Report, Stage
+from kstall.report import Report, Stage, html
 from kstall.report.report import read
 from kstall.series import Project
 from processes import descendants
 
 ROOT = Path(__file__).resolve().parents[1]
+# Compiled once, and not in each of the processes that are forked for runs.
+html.environment().get_template("report.html.j2")
 # How long, in seconds, a test waits for what takes none or a few: only one that fails
 # gets there, on however busy a machine.
 _PATIENCE = 300.0

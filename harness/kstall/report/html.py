@@ -9,6 +9,7 @@ page forbids scripts.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,8 +50,12 @@ def write(report: Report, path: Path) -> None:
     cache.write_text(path, page(report))
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
-    """The jinja environment of all pages; it escapes all values."""
+    """The jinja environment of all pages; it escapes all values.
+
+    It is made once, as it keeps the templates that it has compiled.
+    """
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
