@@ -54,6 +54,26 @@ def clean(tmp_path: Path) -> dict[str, tuple[object, ...]]:
     return contents(write(tmp_path / "expected"))
 
 
+@pytest.mark.parametrize("kernel", ["debian:7.3", "elsewhere#branch"])
+def test_what_a_killed_run_left_makes_room_first(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """A disk that it fills would be full at each later run, too."""
+    left = cache / "trees" / ".import-killed"
+
+    def full(*_: object, **__: object) -> None:
+        assert not left.exists()
+        raise space.NoSpace("a download", 2, cache)
+
+    left.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(source.apt, "newest", full)
+    monkeypatch.setattr(source.remote, "read", full)
+    with pytest.raises(space.NoSpace):
+        obtain(Path(kernel), cache)
+
+
 # -- a git checkout ------------------------------------------------------------------
 
 

@@ -93,17 +93,20 @@ def _obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
         )
     version = _DEBIAN_VERSION if kernel is None else debian_version(kernel)
     if kernel is None or version is not None:
+        store.prepare(cache_dir)
         return _from_debian(f"linux-source-{version}", cache_dir, say)
     branch = remote.named(kernel)
     origin = kernel.expanduser().absolute()
     if branch is not None:
         if branch.path is not None:
             _require_outside(branch.path, cache_dir)
+        store.prepare(cache_dir)
         checkout = remote.read(branch, cache_dir, say)
         return _from_branch(branch, checkout, cache_dir, say)
     if not origin.exists():
         raise NotAKernel(origin, "there is no such file or directory")
     _require_outside(origin, cache_dir)
+    store.prepare(cache_dir)
     if (base := store.owner(origin.resolve(), cache_dir)) is not None:
         return _base(base, cache_dir, "directory", str(origin), base)
     if origin.is_file():

@@ -75,6 +75,17 @@ def keeping(count: int) -> AbstractContextManager[object]:
     return scope.bound(_keep, max(count, KEPT))
 
 
+def prepare(cache_dir: Path) -> None:
+    """Make the directory for the copies, and clear what killed runs left there."""
+    trees = _trees(cache_dir)
+    with space.guarded(cache_dir, 0, "the cache"):
+        trees.mkdir(parents=True, exist_ok=True)
+    if _leftovers(trees):
+        with _try_lock(trees / ".lock") as locked:
+            for leftover in _leftovers(trees) if locked else ():
+                cache.remove(leftover)
+
+
 def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
     """The id of the copy that ``job`` makes, made now unless it is there.
 
@@ -85,15 +96,9 @@ def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
         base = job.lookup()
         return base if base is not None and is_complete(base, cache_dir) else None
 
-    trees = _trees(cache_dir)
-    with space.guarded(cache_dir, 0, "the cache"):
-        trees.mkdir(parents=True, exist_ok=True)
-    if _leftovers(trees):
-        with _try_lock(trees / ".lock") as locked:
-            if locked:
-                _clear(trees)
     if (base := present()) is not None:
         return base
+    trees = _trees(cache_dir)
 
     def waiting(holder: str) -> None:
         say(f"waiting for {holder}, which is copying kernel sources")
@@ -101,8 +106,8 @@ def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
     with cache.lock(trees / ".lock", waiting=waiting):
         if (base := present()) is not None:
             return base
-        # The run that we waited for may have been killed.
-        _clear(trees)
+        for leftover in _leftovers(trees):
+            cache.remove(leftover)
         purpose = f"a private copy of {job.named}"
         scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
         try:
@@ -321,12 +326,6 @@ def _trees(cache_dir: Path) -> Path:
 
 def _leftovers(trees: Path) -> list[Path]:
     return [*trees.glob(".import-*"), *trees.glob(".removed-*")]
-
-
-def _clear(trees: Path) -> None:
-    """Delete what killed runs left; the caller holds ``trees/.lock``."""
-    for leftover in _leftovers(trees):
-        cache.remove(leftover)
 
 
 @contextlib.contextmanager
