@@ -216,6 +216,23 @@ def test_time_alone_does_not_say_that_a_module_stays(
     assert facts["modules"]["errors"] == []
 
 
+def test_a_module_that_stays_is_waited_for_once(
+    system: stress.System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stress, "_UNLOAD_TRIES", 10**6)
+    monkeypatch.setattr(stress, "_UNLOAD_AT_MOST_S", 0.5)
+    modprobe = system.loaded.parent / "modprobe"
+    modprobe.write_text(
+        MODPROBE.replace('echo "Module', 'echo try >>"$0.tries"; echo "Module')
+    )
+    facts, _ = run(system, tmp_path / "r", reload=["stuck"], reloads=3)
+    text = "modprobe -r stuck: Module stuck is in use."
+    assert facts["modules"]["errors"] == [text] * 3
+    tries = (modprobe.parent / "modprobe.tries").read_text().count("try")
+    # One in each of the two later rounds, and those of the first.
+    assert 3 <= tries <= 2 + 4
+
+
 def test_a_processor_that_stays_is_reported(
     system: stress.System, tmp_path: Path
 ) -> None:
