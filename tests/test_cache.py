@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import multiprocessing
 import os
 import shutil
@@ -138,35 +139,46 @@ def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
         _append,
     ],
 )
-def test_a_damaged_text_is_none(
+def test_a_damaged_file_is_none(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "kind" / "key"
     with cache.remarked() as remarks:
-        assert cache.recall(path) is None
-        cache.retain(path, '{"b": "ä"}\n')
-        assert cache.recall(path) == '{"b": "ä"}\n'
+        assert cache.recall(path, dict) is None
+        # What patches contain need not be text in any encoding.
+        cache.retain(path, {"b": "ä\udcff", "most": math.inf})
+        assert cache.recall(path, dict) == {"b": "ä\udcff", "most": math.inf}
     assert remarks == []
     damage(path)
     with cache.remarked() as remarks:
-        assert cache.recall(path) is None
+        assert cache.recall(path, dict) is None
     (line,) = remarks
     assert line.startswith(f"{path} is damaged (")
 
 
-def test_texts_that_were_not_used_for_longest_are_deleted(
+def test_what_cannot_be_parsed_is_none(tmp_path: Path) -> None:
+    cache.retain(tmp_path / "key", ["seven"])
+    with cache.remarked() as remarks:
+        assert cache.recall(tmp_path / "key", lambda data: int(data[0])) is None
+    assert remarks == [
+        f"{tmp_path / 'key'} is damaged (it cannot be read): it is not used, but made "
+        "anew"
+    ]
+
+
+def test_files_that_were_not_used_for_longest_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "RETAINED", 2)
     for number in range(2):
-        cache.retain(tmp_path / f"key-{number}", "[]")
+        cache.retain(tmp_path / f"key-{number}", [])
         os.utime(tmp_path / f"key-{number}", (number, number))
-    assert cache.recall(tmp_path / "key-0") == "[]"
-    cache.retain(tmp_path / "new", "[]")
+    assert cache.recall(tmp_path / "key-0", list) == []
+    cache.retain(tmp_path / "new", [])
     assert {path.name for path in tmp_path.iterdir()} == {"key-0", "new"}
 
 
-def test_a_text_counts_without_being_kept(
+def test_data_count_without_being_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -174,7 +186,7 @@ def test_a_text_counts_without_being_kept(
 
     monkeypatch.setattr(cache, "write_text", refuse)
     with cache.remarked() as remarks:
-        cache.retain(tmp_path / "key", "[]")
+        cache.retain(tmp_path / "key", [])
     assert "could not be kept (Permission denied)" in remarks[0]
 
 

@@ -7,7 +7,7 @@ it when its holder dies, however it dies.
 
 A complete entry may still be damaged: disks fill up, lose power and rot.  So an entry
 that is to be used again lists its content, and counts as missing if that has changed
-(`keep`, `is_complete`).  A result that is but a text is one file (`retain`, `recall`).
+(`keep`, `is_complete`).  A result that is only data is one file (`retain`, `recall`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from . import scope
 from .errors import cause
+
+_T = TypeVar("_T")
 
 #: The file that lists the content of the entry it is in.
 LIST = "kstall-entry.json"
 # Of a larger file only this much of both ends is read: a kernel has hundreds of
 # megabytes, and a file that was cut short or never written out shows it at the end.
 _END = 2**15
-#: How many texts of one kind `retain` leaves, of a few hundred kilobytes each.
+#: How many files of one kind `retain` leaves, of a few hundred kilobytes each.
 RETAINED = 200
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -194,10 +196,11 @@ def _is_intact(target: Path) -> bool:
     return damaged(target, f"{name} is not what it was")
 
 
-def recall(path: Path) -> str | None:
-    """The text that `retain` wrote to ``path``, which counts as used now, or None.
+def recall(path: Path, parse: Callable[[Any], _T]) -> _T | None:
+    """What ``parse`` makes of the data that `retain` wrote to ``path``, or None.
 
-    A damaged one counts as missing, with a `remark`.
+    A file that is damaged, or that ``parse`` refuses with a `ValueError`, counts as
+    missing, with a `remark`; any other counts as used now.
     """
     try:
         mark, _, text = path.read_bytes().partition(b"\n")
@@ -209,21 +212,30 @@ def recall(path: Path) -> str | None:
     if mark != _mark(text):
         damaged(path, "it is not what it was")
         return None
+    try:
+        result = parse(json.loads(text))
+    except ValueError:
+        damaged(path, "it cannot be read")
+        return None
     with contextlib.suppress(OSError):  # a cache that is read-only, say
         os.utime(path)
-    return text.decode()
+    return result
 
 
-def retain(path: Path, text: str) -> None:
-    """Keep ``text`` at ``path``, beside the others of its kind that were used last.
+def retain(path: Path, data: object) -> None:
+    """Keep ``data``, as JSON, at ``path``, beside those of its kind used last.
 
-    That needs no lock.  Where it is not possible it costs only this, with a `remark`.
+    That needs no lock.  If it is not possible, only the result is not kept, with a
+    `remark`.
     """
+    text = json.dumps(data)
     try:
         write_text(path, f"{_mark(text.encode()).decode()}\n{text}")
-        prune(path.parent, keep=RETAINED)
     except OSError as error:
         _remark_unkept(path, error)
+        return
+    with contextlib.suppress(OSError):  # an old file of another user, say
+        prune(path.parent, keep=RETAINED)
 
 
 def _mark(text: bytes) -> bytes:

@@ -62,10 +62,10 @@ def obtain(
     """The footprint by `compare`, and whether it was cached."""
     key = key_of(base, patched, declaration)
     path = cache_dir / "footprints" / key
-    if (text := cache.recall(path)) is not None:
-        return costs.Footprint.model_validate_json(text), True
+    if (kept := cache.recall(path, costs.Footprint.model_validate)) is not None:
+        return kept, True
     footprint = compare(base, patched, declaration)
-    cache.retain(path, footprint.model_dump_json())
+    cache.retain(path, footprint.model_dump(mode="json"))
     return footprint, False
 
 

@@ -81,10 +81,10 @@ def mutation(
     """
     key = digest(series, results)
     path = cache_dir / "mutations" / key
-    if (text := cache.recall(path)) is not None:
-        return argued(series, Mutation.model_validate_json(text)), True
+    if (kept := cache.recall(path, Mutation.model_validate)) is not None:
+        return argued(series, kept), True
     report = judged(series, evidence.load(results), key, workers)
-    cache.retain(path, report.model_dump_json())
+    cache.retain(path, report.model_dump(mode="json"))
     return argued(series, report), False
 
 

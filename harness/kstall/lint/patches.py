@@ -31,13 +31,13 @@ def judge(
     ``scratch`` is a directory for temporary files, created if it is missing.
     """
     path = cache_dir / "patchchecks" / key_of(series, plan)
-    if (text := cache.recall(path)) is not None:
-        return _CHECKS.validate_json(text), True
+    if (kept := cache.recall(path, _CHECKS.validate_python)) is not None:
+        return kept, True
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="patches-", dir=scratch) as place:
         checks = [*patchcheck.judge(series, plan, Path(place))]
     if not any(check.status == "error" for check in checks):
-        cache.retain(path, _CHECKS.dump_json(checks).decode())
+        cache.retain(path, _CHECKS.dump_python(checks, mode="json"))
     return checks, False
 
 

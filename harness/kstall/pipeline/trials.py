@@ -136,14 +136,14 @@ def _judgement(bench: Bench, saved: Evidence, results: Path) -> tuple[_Judgement
     """
     series = bench.series
     path = bench.context.cache / "judgements" / _key_of(series, results)
-    text = None if bench.again else cache.recall(path)
-    if text is not None:
-        return _Judgement.model_validate_json(text), True
+    kept = None if bench.again else cache.recall(path, _Judgement.model_validate)
+    if kept is not None:
+        return kept, True
     judgement = _Judgement(
         events=list(events(series, saved)), checks=judge(series, saved)
     )
     if all(check.status in ("pass", "skip") for check in judgement.checks):
-        cache.retain(path, judgement.model_dump_json())
+        cache.retain(path, judgement.model_dump(mode="json"))
     return judgement, False
 
 
