@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Unpadded(io.TextIOBase):
-    """A text stream whose lines lose the blanks that rich pads tables with."""
+    """A text stream that drops blanks at the ends of lines, as rich pads tables."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

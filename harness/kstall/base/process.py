@@ -36,7 +36,7 @@ class Completed:
     seconds: float
 
     def failure(self) -> CommandError:
-        """The error, if this exit status is one."""
+        """The error, for a caller that takes this exit status for one."""
         return CommandError(self.argv, self.returncode, self.stdout)
 
 

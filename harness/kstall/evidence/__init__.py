@@ -3,8 +3,8 @@
 
 In come a directory of a guest's results, or a series' compile trials; out come
 `Evidence` and verdicts.  Judging is pure: it boots and compiles nothing, so that an old
-run can be judged again.  The ``checks.py`` of a
-series import from here, and from nowhere else.
+run can be judged again.  The ``checks.py`` of a series imports from here, and from
+nowhere else.
 """
 
 from ..verdict import Verdict

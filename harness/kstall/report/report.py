@@ -2,9 +2,8 @@
 """``report.json``, the record of a run, and its schema.
 
 The models below are the schema, which ``kstall schema`` prints: field descriptions are
-its documentation.  Views (terminal, JUnit) read a `Report` and
-nothing else.  Version 1: fields may be added; a field that changes or goes away makes
-version 2.
+its documentation.  Views (terminal, JUnit) read a `Report` and nothing else.
+Version 1: fields may be added; a field that changes or goes away makes version 2.
 """
 
 from __future__ import annotations

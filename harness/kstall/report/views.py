@@ -398,7 +398,7 @@ def _costs(overhead: Overhead, console: Console) -> None:
     for exemption in overhead.exemptions:
         name = exemption.function or f"struct {exemption.struct}"
         unit = "instructions" if exemption.function else "bytes"
-        # Earlier versions saved it as wrapped as it was.
+        # Earlier versions saved it wrapped.
         reason = " ".join(exemption.because.split())
         console.print(f"exempt   {name}: {exemption.allowed} {unit}: {escape(reason)}")
 

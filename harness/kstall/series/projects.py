@@ -26,7 +26,6 @@ def keep(project: Project, cache_dir: Path) -> str:
                     to = scratch / path.relative_to(project.root)
                     to.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(path, to)
-        target.touch()
         cache.prune(cache_dir / "projects", keep=20)
     return entry
 
