@@ -28,7 +28,7 @@ from .tracefs import Instance, Tracefs, lost
 
 # What ftrace's buffers held, a file for each CPU.
 _PAGES = "pages"
-# Pages of 4 KiB in bpftrace's ring: a power of two.
+# bpftrace's ring, of 4 KiB each, which has to be a power of two.
 _RING_PAGES = 2048
 
 
