@@ -328,6 +328,10 @@ class Flag:
         """Make it true for all."""
         self._memory[0] = 1
 
+    def wait(self, label: str) -> None:
+        """Return when it is raised; ``label`` says what that means."""
+        _until(self, label)
+
     def __call__(self) -> bool:
         """Whether it is true by now."""
         return bool(self._memory[0])
@@ -543,14 +547,17 @@ class Ring:
         struct.pack_into("I", self._shared, self._head, self._count)
 
 
-def write_by_workers(over: Callable[[], bool]) -> dict[str, object]:
+def write_by_workers(over: Callable[[], bool], writing: Flag) -> dict[str, object]:
     """Have io_uring's workers use the CPU; their ids are those of /proc.
 
-    So is the CPU time, in ns, that each had when it was last seen.
+    So is the CPU time, in ns, that each had when it was last seen.  ``writing`` is
+    raised when the first one has written.
     """
     begin = mono()
     workers: dict[int, int] = {}
     ring = Ring(os.memfd_create("io-wq"), 8 << 20)
+    ring.write()
+    writing.raise_()
     while not over():
         ring.write()
         for thread in Path("/proc/self/task").iterdir():
