@@ -34,7 +34,7 @@ from kstall.pipeline import run as runs
 from kstall.report import Report, Stage, html
 from kstall.report.report import read
 from kstall.series import Project
-from processes import descendants
+from processes import descendants, is_killed
 
 ROOT = Path(__file__).resolve().parents[1]
 # Compiled once, and not in each of the processes that are forked for runs.
@@ -518,7 +518,11 @@ class World:
             time.sleep(0.02)
 
     def processes(self) -> list[int]:
-        """Descendants of ours that have this world in their environment."""
+        """Descendants of ours that have this world in their environment.
+
+        Without those that are being killed: on a busy machine they may not have had
+        their turn to die.
+        """
         mark = f"WORLD={self.root}\0".encode()
         pids = []
         for number in descendants():
@@ -526,7 +530,7 @@ class World:
                 # A forked child has the environment of its parent there.
                 if mark in Path(f"/proc/{number}/environ").read_bytes():
                     pids.append(number)
-        return pids
+        return [number for number in pids if not is_killed(number)]
 
     def free(self) -> bool:
         """Whether nobody holds a lock in the cache."""

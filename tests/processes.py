@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+_KILL = 1 << (signal.SIGKILL - 1)
 
 
 def adopt() -> None:
@@ -48,6 +49,23 @@ def descendants(of: int | None = None) -> set[int]:
                 pids |= new
                 pending += new
     return pids
+
+
+def is_killed(pid: int) -> bool:
+    """Whether SIGKILL waits for the process, or for the first one of its PID namespace,
+    an ancestor, whose end kills the others."""
+    number = pid
+    while number not in (0, 1, os.getpid()):
+        try:
+            lines = Path(f"/proc/{number}/status").read_text().splitlines()
+        except OSError:
+            return True
+        facts = dict(line.split(":", 1) for line in lines)
+        waiting = int(facts["SigPnd"], 16) | int(facts["ShdPnd"], 16)
+        if waiting & _KILL and (number == pid or facts["NSpid"].split()[-1] == "1"):
+            return True
+        number = int(facts["PPid"])
+    return False
 
 
 def bury() -> None:
