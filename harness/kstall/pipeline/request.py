@@ -26,8 +26,8 @@ class Request:
     already; ``place`` the run directory, if it is to be no new one below ``out``.
     ``expected``: whether the series are expected to apply, where series.toml is not to
     decide that.  ``away`` hands out what workers may do.  ``options`` are those of the
-    command line that prove the same again, by name, but for what is said here of tree,
-    architecture and level; None if only the whole command does.
+    command line that prove the same again, by name, without tree, architecture and
+    level, which have fields here; None if only the whole command does.
     """
 
     project: Project

@@ -33,7 +33,7 @@ class File:
 
     @property
     def text(self) -> str:
-        """The content as text, whatever is in it."""
+        """The content as text; bytes that are not UTF-8 are replaced."""
         return self.data.decode("utf-8", "replace")
 
     def write(self, path: Path) -> None:
