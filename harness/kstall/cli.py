@@ -166,8 +166,8 @@ class _Unpadded(io.TextIOBase):
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """The output: not cut to a width where there is no terminal, without colours but
-    those that a view names, and without emoji, as `x.c:100:5` holds the code of one."""
+    """The output: not cut to a width where there is no terminal, in colour only where a
+    view asks for it, and without emoji, as `x.c:100:5` holds the code of one."""
     console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000

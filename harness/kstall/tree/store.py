@@ -109,15 +109,16 @@ def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
         for leftover in _leftovers(trees):
             cache.remove(leftover)
         purpose = f"a private copy of {job.named}"
-        scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
-        try:
-            with space.reserved(cache_dir, job.needed, purpose):
-                say(f"making {purpose} (about {space.size(job.needed)}, once)")
-                base = _make(job, scratch, cache_dir)
-        except process.CommandError as error:
-            raise _copy_error(job, error) from error
-        finally:
-            cache.remove(scratch)
+        # What was begun is deleted last: the lack of space is diagnosed while it lasts.
+        with contextlib.ExitStack() as cleanup:
+            try:
+                with space.reserved(cache_dir, job.needed, purpose):
+                    say(f"making {purpose} (about {space.size(job.needed)}, once)")
+                    scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
+                    cleanup.callback(cache.remove, scratch)
+                    base = _make(job, scratch, cache_dir)
+            except process.CommandError as error:
+                raise _copy_error(job, error) from error
         # Under the lock, so that a run that waits for it finds what we made.
         job.record(base)
         _prune(cache_dir, base, say)
