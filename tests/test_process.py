@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kstall.base import process
+from processes import descendants, is_killed
 
 
 def test_output_and_log(tmp_path: Path) -> None:
@@ -164,3 +165,21 @@ def test_sigkill_of_the_parent_ends_the_group_without_a_namespace(
 def test_the_status_is_the_childs_without_a_namespace() -> None:
     done = process.run(["sh", "-c", "exit 37"], namespace=False, check=False)
     assert done.returncode == 37
+
+
+def test_what_nobody_kills_would_be_seen_as_left_behind() -> None:
+    """Also in a process group of its own, and while a signal waits that is no kill."""
+    with subprocess.Popen(
+        ["sh", "-c", "trap '' TERM; sleep 600 & echo; wait"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == b"\n"
+            os.kill(child.pid, signal.SIGTERM)
+            pids = {child.pid, *descendants(child.pid)}
+            assert len(pids) == 2
+            assert [is_killed(pid) for pid in pids] == [False, False]
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert is_killed(child.pid)
