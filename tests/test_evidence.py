@@ -602,6 +602,24 @@ def test_a_record_that_only_bpftrace_lacks_without_a_word(tmp_path: Path) -> Non
     assert _status("readers_agree", _series(), saved).status == "fail"
 
 
+def test_a_record_that_bpftrace_printed_twice(tmp_path: Path) -> None:
+    _write_results(tmp_path)
+    path = tmp_path / "doze/record.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, first, *others]))
+    saved = evidence.load(tmp_path)
+    assert "1 records of demo_nap are there twice" in saved.impaired["doze"]
+    assert _judge(saved, _doze, "doze").status == "error"
+    with pytest.raises(evidence.Incomplete, match="printed some demo_nap twice"):
+        saved.workload("doze").record()
+    # One that fired a nanosecond later is another firing, of which ftrace has none.
+    later = {**json.loads(first), "ts": json.loads(first)["ts"] + 1}
+    path.write_text("".join([first, json.dumps(later) + "\n", *others]))
+    saved = evidence.load(tmp_path)
+    assert not saved.impaired
+    assert _status("readers_agree", _series(), saved).status == "fail"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

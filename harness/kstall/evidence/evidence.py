@@ -101,6 +101,12 @@ class WorkloadResult:
             missing = {**missing, **self.unexplained}
             names = missing if name is None else (name,)
             short = any(missing.get(event, 0) for event in names)
+        again = [event for event in self.repeated if name in (None, event)]
+        if again:
+            raise Incomplete(
+                f"workload {self.name}: bpftrace's recorder printed some {again[0]} "
+                "twice"
+            )
         if missing is None or short:
             subject = "events" if name is None else name
             raise Incomplete(
@@ -157,6 +163,27 @@ class WorkloadResult:
         if self.facts.get("tracers", {}).get("record", {}).get("missed"):
             return {}
         return {name: count for name, count in (self._shortfall or {}).items() if count}
+
+    @functools.cached_property
+    def repeated(self) -> Mapping[str, int]:
+        """How many records of each event, by name, bpftrace printed again.
+
+        To run the recorder's program once takes longer than the clock that it reads
+        needs for its next ns, so two firings on one CPU differ in ``ts_ns``: records
+        that do not are one firing, of which bpftrace printed the record twice.
+        """
+        if not self.facts.get("record"):
+            return {}
+        try:
+            events = self._recorded
+        except (EvidenceError, records.Malformed):
+            return {}
+        times = Counter((event.name, event.cpu, event.ts_ns) for event in events)
+        again: Counter[str] = Counter()
+        for (name, _, _), count in times.items():
+            if count > 1:
+                again[name] += count - 1
+        return again
 
     @property
     def _common_events(self) -> tuple[str, ...]:
@@ -240,6 +267,11 @@ class WorkloadResult:
             troubles.append(
                 f"bpftrace record: {count} records of {name} are missing that ftrace "
                 "has, and the kernel counted none as skipped"
+            )
+        for name, count in self.repeated.items():
+            troubles.append(
+                f"bpftrace record: {count} records of {name} are there twice, with the "
+                "same time"
             )
         if self.facts.get("status") == "timeout" and not troubles:
             troubles.append("it did not end in time")

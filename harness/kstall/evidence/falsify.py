@@ -432,8 +432,10 @@ def _third_dropped(firings: list[_Record]) -> list[_Record]:
 
 
 def _doubled(firings: list[_Record]) -> list[_Record]:
+    """Let one fire again 1 ns later, as no reader sees two firings at one time."""
     middle = len(firings) // 2
-    return [*firings[: middle + 1], *firings[middle:]]
+    again = _moved(1)(firings[middle : middle + 1])
+    return [*firings[: middle + 1], *again, *firings[middle + 1 :]]
 
 
 _RECORD_OPERATORS: Mapping[str, Callable[[list[_Record]], list[_Record]]] = {
