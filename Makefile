@@ -58,7 +58,7 @@ test: ## lint, unit, faults, live (LEVEL=quick: no boot; deep: all), told apart
 		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
-SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh examples/ci/*.sh \
+SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh docs/examples/ci/*.sh \
 	$(shell grep -lE '^\#!/bin/(ba)?sh' scripts/workloads/*/*)
 
 lint: export KSTALL_LINT = 1

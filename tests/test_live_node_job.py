@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs of three ranks in a guest, one of them under a quota for a while, explained.
 
-`examples/throttled-rank` is what such a run has left.
+`docs/examples/throttled-rank` is what such a run has left.
 """
 
 from __future__ import annotations

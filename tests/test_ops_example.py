@@ -13,7 +13,7 @@ import pytest
 
 from kstall_ops import cli, decode, explain, seal, store
 
-EXAMPLE = "examples/throttled-rank"
+EXAMPLE = "docs/examples/throttled-rank"
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The recipes of examples/ci: each does what docs/ci.md says of it."""
+"""The recipes of docs/examples/ci: each does what docs/ci.md says of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kstall.series import Project
 from kstall.tree import remote
 
 ROOT = Path(__file__).resolve().parents[1]
-RECIPES = ROOT / "examples/ci"
+RECIPES = ROOT / "docs/examples/ci"
 GITLAB = RECIPES / "gitlab-ci.yml"
 
 
@@ -335,13 +335,13 @@ def test_gitlab_keeps_the_page_of_the_night(world: World, nights: Path) -> None:
     """Of the job's artifacts, the links to tonight's runs lead somewhere."""
     config = _gitlab()
     job = world.root / "job"
-    (job / "examples").mkdir(parents=True)
-    (job / "examples/ci").symlink_to(RECIPES)
+    (job / "docs/examples").mkdir(parents=True)
+    (job / "docs/examples/ci").symlink_to(RECIPES)
     places = {"NIGHTS": str(world.root / "volume")}
     for name in ("script", "after_script"):
         # Each line is one of a script, as GitLab's runner has it.
         lines = "\n".join(config["night"][name])
-        script = lines.replace("examples/ci/nightly.toml", str(nights))
+        script = lines.replace("docs/examples/ci/nightly.toml", str(nights))
         done = subprocess.run(
             ["sh", "-e", "-c", script],
             cwd=job,
@@ -380,8 +380,8 @@ def test_the_commands_of_the_document_run(world: World, nights: Path) -> None:
     git(world.root, "init", "-q", "-b", "for-next", str(world.kernel))
     commit(world.kernel)
     write(world.root, {".venv/bin/kstall": _kstall(world).read_text()})
-    (world.root / "examples").mkdir()
-    (world.root / "examples/ci").symlink_to(RECIPES)
+    (world.root / "docs/examples").mkdir(parents=True)
+    (world.root / "docs/examples/ci").symlink_to(RECIPES)
 
     def run(command: str, *names: tuple[str, str]) -> str:
         for name, other in names:
@@ -406,7 +406,7 @@ def test_the_commands_of_the_document_run(world: World, nights: Path) -> None:
     assert "NOTHING WORSE" in said
     assert (world.root / "changed.html").exists()
     assert (world.root / "changed.json").exists()
-    run(nightly, ("examples/ci/nightly.toml", nights.name), ("/srv/", "srv/"))
+    run(nightly, ("docs/examples/ci/nightly.toml", nights.name), ("/srv/", "srv/"))
     assert (world.root / "srv/www/kstall/index.html").exists()
 
 
@@ -425,8 +425,8 @@ def test_the_matrix_of_the_document_is_one(tmp_path: Path) -> None:
 
 def test_documents_quote_no_recipe_that_is_not_there() -> None:
     text = (ROOT / "docs/ci.md").read_text()
-    for path in re.findall(r"examples/ci/[\w.-]+", text):
+    for path in re.findall(r"docs/examples/ci/[\w.-]+", text):
         assert (ROOT / path).is_file(), path
     assert {path.name for path in RECIPES.iterdir()} == {
-        Path(path).name for path in re.findall(r"examples/ci/[\w.-]+", text)
+        Path(path).name for path in re.findall(r"docs/examples/ci/[\w.-]+", text)
     }
