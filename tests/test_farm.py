@@ -41,7 +41,7 @@ from kstall import farm
 from kstall.base import KstallError, arch, elsewhere
 from kstall.compile import sparse
 from kstall.debian import Root
-from kstall.farm import client
+from kstall.farm import client, line
 from kstall.farm import worker as workers_module
 from kstall.pipeline import units
 from kstall.report import matrix
@@ -626,6 +626,30 @@ def test_long_work_is_reported(world: World) -> None:
         message = "guest of demo: still running after "
         until("the message", lambda: message in world._output(child))
         _go(world)
+        require_proven(world.end(child))
+    _settled(world)
+
+
+def test_work_in_line_is_not_said_to_run(world: World) -> None:
+    go = world.root / "go"
+
+    def hold() -> None:
+        advance = line.TicketQueue.advance
+
+        def held(queue: line.TicketQueue) -> None:
+            if go.exists():
+                advance(queue)
+
+        vars(client).update(_TELL=0.5)
+        setattr(line.TicketQueue, "advance", held)  # noqa: B010
+
+    world.prepare.append(hold)
+    with crowd(world, "one") as workers:
+        child = workers.ask()
+        message = ": waiting for a free worker for "
+        until("the message", lambda: message in world._output(child))
+        assert "still running" not in world._output(child)
+        go.touch()
         require_proven(world.end(child))
     _settled(world)
 

@@ -47,6 +47,8 @@ class _Job:
 
     unit: elsewhere.Unit
     future: Future[Any] | None = None
+    # When a worker was free for it, by time.monotonic(); None while it is in line.
+    submitted: float | None = None
     answer: dict[str, Any] | None = None
     # Workers that could not do it, and then the addresses of those that may.
     tried: set[str] = field(default_factory=set)
@@ -159,7 +161,7 @@ class Farm:
         return job
 
     def _again(self, job: _Job, *, fresh: bool = False) -> None:
-        job.answer = job.future = None
+        job.answer = job.future = job.submitted = None
         job.ended = threading.Event()
         job.number += 1
         self._submit(job, fresh=fresh)
@@ -216,6 +218,7 @@ class Farm:
                 # Threads that wait see that the scheduler is lost.
                 self._lost.set()
                 return
+            job.submitted = time.monotonic()
             job.future = future
 
             over = job.ended
@@ -374,7 +377,11 @@ class Farm:
                 raise self._no_worker(unit, needs, job.tried)
             if now - looked > _TELL:
                 looked = now
-                self._say(f"{unit.title}: still running after {now - began:.0f} s")
+                if job.submitted is None:
+                    state, since = "waiting for a free worker for", began
+                else:
+                    state, since = "still running after", max(began, job.submitted)
+                self._say(f"{unit.title}: {state} {now - since:.0f} s")
 
     def _result(self, job: _Job) -> dict[str, Any] | None:
         """The answer, if it comes within `_POLL` seconds, else None."""
