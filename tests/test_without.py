@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakeworld import World
+from farms import crowd
 from faulty import KILLED, PANIC, RUNNING, require_proven, settling
 from kstall.series import SeriesError
 from test_sharing import KNOWS, OVERHEAD, entry, make, shared, stage
@@ -20,6 +21,19 @@ SHOWN = """
 check = "dozes"
 fails = ["said"]
 looks = "it sleeps instead"
+"""
+#: Another workload, which is not run without the patches.
+AWAKE = """
+[[workload]]
+name = "beta-awake"
+program = "workloads/beta/doze"
+deadline-s = 5
+
+[[check]]
+name = "stays_awake"
+kind = "positive"
+workloads = ["beta-awake"]
+claim = "It stays awake."
 """
 #: The same, of a bug of which only the kernel has something to say.
 COMPLAINS = SHOWN.replace('fails = ["said"]', 'complaint = "WARNING: .* at nap"')
@@ -68,6 +82,23 @@ def test_what_fails_without_the_patches_is_reported(world: World) -> None:
     require_proven(again)
     assert world.guests == ["beta-dozes", "beta-dozes"]
     assert stage(again, "beta", "without").reused
+
+
+def test_workers_run_only_what_shows_the_bugs(world: World) -> None:
+    folder = world.project.root / "patches/beta"
+    with (folder / "series.toml").open("a") as spec:
+        spec.write(AWAKE)
+    with (folder / "checks.py").open("a") as checks:
+        checks.write("\n\ndef stays_awake(ev: Evidence) -> Verdict:\n")
+        checks.write('    verdict = Verdict()\n    verdict.equal("is", 1, 1)\n')
+        checks.write("    return verdict\n")
+    world.guest(BUG + SLEEPS)
+    with crowd(world, "one") as workers:
+        ran = workers.validate("beta")
+    require_proven(ran)
+    assert stage(ran, "beta", "without").summary == (
+        "1 of 1 checks fail on the base kernel"
+    )
 
 
 def test_others_may_build_many_kernels_meanwhile(world: World) -> None:

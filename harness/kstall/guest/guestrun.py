@@ -11,7 +11,7 @@ import dataclasses
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -341,6 +341,7 @@ def unit(
         spec={
             "project": project,
             "series": series.name,
+            "workloads": [load.name for load in loads],
             "arch": vm.root.arch.name,
             "kernel": vm.kernel.key,
             "root": vm.root.key,
@@ -395,7 +396,7 @@ def requested(
     project = projects.find(spec["project"], cache_dir)
     architecture = arch.named(spec["arch"])
     (declared,) = project.load([spec["series"]])
-    series = declared.on(architecture)
+    series = _narrowed(declared.on(architecture), spec["workloads"])
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
     vm = Guest(
@@ -410,6 +411,13 @@ def requested(
         cache_dir / "extra" / spec["extra"] if spec["extra"] is not None else None,
     )
     return project, series, vm
+
+
+def _narrowed(series: Series, workloads: Sequence[str]) -> Series:
+    """``series`` with these workloads only: on a base kernel, not all are run."""
+    chosen = tuple(load for load in series.spec.workload if load.name in workloads)
+    spec = series.spec.model_copy(update={"workload": chosen})
+    return dataclasses.replace(series, spec=spec)
 
 
 def perform(
