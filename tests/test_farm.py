@@ -106,6 +106,19 @@ def _settled(world: World) -> None:
     bury()
 
 
+def test_sources_that_were_patched_here_before(world: World) -> None:
+    """Files that were, and are no more, have other time stamps than in the records."""
+    require_proven(world.validate())
+    path = world.project.root / "patches/demo/0001-demo.patch"
+    path.write_text(path.read_text().replace("return 3", "return 5"))
+    with crowd(world, "one") as workers:
+        ran = workers.validate()
+    require_proven(ran)
+    assert "somebody changed" not in ran.output
+    assert (next(world.root.glob("one/trees/*")) / "pristine.json").exists()
+    _settled(world)
+
+
 # -- the verdict -----------------------------------------------------------------------
 
 

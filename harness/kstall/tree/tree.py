@@ -33,6 +33,8 @@ from .source import Base
 
 _REGULAR = ("100644", "100755")
 _MARGIN = 16 * 2**20
+# The content of the files that were ever touched, and their modes.
+_KEPT = ("pristine", "pristine.json")
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ def workspace(
 
 
 class Trees(elsewhere.EntryKind):
-    """The copies of sources, whose workspace is packed without any patch."""
+    """The copies of sources, whose workspace is packed without any patch, but with what
+    is known of the files that were ever touched in it."""
 
     def is_complete(self, place: Path) -> bool:
         """Whether the copy at ``place`` is whole."""
@@ -216,7 +219,9 @@ class Trees(elsewhere.EntryKind):
         base = Base(place.name, place / "src", "directory", "", "", "")
         with workspace(base, lambda _: None) as put:
             put(Plan(base, (), ((),), ()))
-            yield ("src", "files", "base.json")
+            # Files that a series touched have other time stamps than in the records.
+            kept = [name for name in _KEPT if (place / name).exists()]
+            yield ("src", "files", "base.json", *kept)
 
 
 def _gone(base: Base) -> KstallError:
