@@ -222,6 +222,7 @@ def project(root: Path) -> Project:
         "scripts/workloads/demo/doze": "",
     }
     _write(root, files)
+    (root / "scripts/workloads/demo/doze").chmod(0o755)
     return Project(root)
 
 

@@ -109,7 +109,20 @@ def project(tmp_path: Path) -> Project:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        if "/workloads/" in name:
+            path.chmod(0o755)
     return Project(tmp_path)
+
+
+def test_a_script_has_to_be_executable(project: Project) -> None:
+    """What the guest said of it would be reused once it no longer is."""
+    (project.scripts / "workloads/demo/doze").chmod(0o644)
+    with pytest.raises(SeriesError, match="not executable: scripts/workloads"):
+        project.load([NAME])
+    (project.scripts / "workloads/demo/doze").rename(
+        project.scripts / "workloads/demo/doze.c"
+    )
+    project.load([NAME])
 
 
 def _edit(project: Project, old: str, new: str) -> int:

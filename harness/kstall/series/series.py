@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -694,6 +695,11 @@ def load(project: Project, name: str) -> Series:
     return Series(name, path.parent, spec, tuple(patches))
 
 
+def _is_runnable(program: Path) -> bool:
+    """Whether a guest can run it: a C program is compiled first."""
+    return not program.is_file() or bool(program.stat().st_mode & stat.S_IXUSR)
+
+
 def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
     project: Project, dir: Path, spec: Spec
 ) -> Iterator[Fault]:
@@ -738,6 +744,8 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
         files = (program, program.with_suffix(".c"))
         if workload.from_tree is None and not any(map(Path.is_file, files)):
             yield (*table, "program"), f"no such file: scripts/{workload.program}[.c]"
+        elif not _is_runnable(program):
+            yield (*table, "program"), f"not executable: scripts/{workload.program}"
         if workload.module is not None:
             if not (project.scripts / workload.module).is_file():
                 yield (*table, "module"), f"no such file: scripts/{workload.module}"
@@ -755,6 +763,8 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
         program = project.scripts / measure.program
         if not any(map(Path.is_file, (program, program.with_suffix(".c")))):
             yield (*place, "program"), f"no such file: scripts/{measure.program}[.c]"
+        elif not _is_runnable(program):
+            yield (*place, "program"), f"not executable: scripts/{measure.program}"
         module = measure.module
         if module is not None and not (project.scripts / module).is_file():
             yield (*place, "module"), f"no such file: scripts/{module}"
