@@ -17,6 +17,7 @@ from rich.console import Console
 import kerneltree
 from kstall.evidence import compilecheck
 from kstall.lint import (
+    checkpatch,
     includes,
     kerneldoc,
     maintainers,
@@ -817,3 +818,33 @@ def test_every_series_of_this_checkout_argues_what_it_may(project_root: Path) ->
             assert set(exemption.files) <= {*series.touches, patchcheck.MESSAGE}, (
                 series.name
             )
+
+
+def test_remarks_name_the_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "0001-nap.patch"
+    rows = [
+        "Subject: nap: sleep",
+        "",
+        "It sleep.",
+        "---",
+        "diff --git a/nap.c b/nap.c",
+        "--- a/nap.c",
+        "+++ b/nap.c",
+        "@@ -10,3 +20,3 @@ int nap(void)",
+        " int cat;",
+        "-int dog;",
+        "+int  dog;",
+        "@@ -40 +50 @@",
+        "+int mouse;",
+    ]
+    path.write_text("\n".join(rows))
+
+    def place(row: int) -> tuple[str, int]:
+        remark = checkpatch.CheckpatchRemark(path.name, row, "ERROR", "SPACING", "no")
+        finding = patchcheck.from_remark(path, remark)
+        return finding.file, finding.line
+
+    assert place(rows.index("It sleep.") + 1) == (patchcheck.MESSAGE, 3)
+    assert place(rows.index(" int cat;") + 1) == ("nap.c", 20)
+    assert place(rows.index("+int  dog;") + 1) == ("nap.c", 21)
+    assert place(rows.index("+int mouse;") + 1) == ("nap.c", 50)

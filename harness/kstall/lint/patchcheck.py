@@ -40,6 +40,8 @@ _SHOWN = 3
 # Tags whose form differs between kernel versions: checkpatch of 7.3 takes any text,
 # that of 7.2 wants NAME:VERSION.
 _DISPUTED = ("Assisted-by",)
+# Where a hunk begins in the file after the patch.
+_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
 _MENTION = re.compile(r"(?<![\w/.-])Documentation/[\w./+-]*\w\.(?:rst|txt|yaml)\b")
 _MAINTAINERS = "MAINTAINERS"
 _CODE = (".c", ".h", ".rs", ".S")
@@ -55,7 +57,7 @@ class Finding:
     """A fault that a check finds in a patch.
 
     ``file`` is a path in the tree, or `MESSAGE`; ``line`` is the line there, or in the
-    patch file, whichever the check knows; ``kind`` is the word for it in exemptions.
+    patch file if it is about the message; ``kind`` is the word for it in exemptions.
     ``tag`` is the tag of the message that it is about, or "".
     """
 
@@ -210,10 +212,10 @@ def _short(file: str) -> str:
 
 def from_remark(patch: Path, remark: checkpatch.CheckpatchRemark) -> Finding:
     """The finding for a remark of checkpatch on the mail ``patch``."""
-    place, line = _place(patch, remark.line)
+    place, number, line = _place(patch, remark.line)
     tag = patchtext.tag(line) if place == MESSAGE else ""
     text = f"{remark.level}: {remark.text}"
-    return Finding(place, remark.line, remark.kind, text, tag)
+    return Finding(place, number, remark.kind, text, tag)
 
 
 def covers(exemption: PatchExemption, finding: Finding) -> bool:
@@ -497,7 +499,7 @@ def spelling_is_right(subject: CheckedSeries) -> list[list[Finding]]:
     misspellings = spelling.misspelt(texts, subject.scratch)
     findings = [
         [
-            Finding(_place(patch.path, line)[0], line, "spelling", text)
+            Finding(*_place(patch.path, line)[:2], "spelling", text)
             for line, text in misspellings[patch.path.name]
         ]
         for patch in series.patches
@@ -637,11 +639,20 @@ def _is_signed(patch: PatchFile) -> bool:
     return not patchtext.is_placeholder(_author(patch))
 
 
-def _place(patch: Path, line: int) -> tuple[str, str]:
-    """The file of the tree that a line of a patch is about, and the line itself."""
-    place = MESSAGE
+def _place(patch: Path, line: int) -> tuple[str, int, str]:
+    """The file of the tree that a line of a patch is about, its number there, and the
+    line itself.  In the message, and above the first hunk, the number is the patch's.
+    """
+    place, number = MESSAGE, line
     rows = patch.read_text(encoding="utf-8", errors="replace").splitlines()[:line]
+    ahead: int | None = None
     for row in rows:
         if row.startswith("diff --git "):
-            place = row.rpartition(" b/")[2]
-    return place, rows[-1] if rows else ""
+            place, ahead, number = row.rpartition(" b/")[2], None, line
+        elif place != MESSAGE and (hunk := _HUNK.match(row)):
+            ahead = int(hunk[1])
+        elif ahead is not None:
+            # A removed line is where the next one is now.
+            number = ahead
+            ahead += not row.startswith(("-", "\\"))
+    return place, number, rows[-1] if rows else ""
