@@ -86,7 +86,7 @@ def test_one_nop_passes(series: Series, build: Build) -> None:
         ("ARGUMENT", "disabled_path_unchanged", ("submit", "calls", "call estimate")),
         ("LOAD", "disabled_path_unchanged", ("submit", "instructions more")),
         ("GROWN", "structs_do_not_grow", ("struct job: +submitted", "24, not 16")),
-        ("INLINE", "off_is_a_nop", ("job_wait", "poll (!)")),
+        ("INLINE", "off_is_a_nop", ("job_wait", "poll, undeclared")),
         ("BROKEN", "off_is_a_nop", ("job_wait: functions with a site",)),
     ],
 )
@@ -180,6 +180,18 @@ def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
     assert (
         judged(allowed, build, "ARGUMENT")["disabled_path_unchanged"].status == "fail"
     )
+
+
+def test_what_an_exemption_would_need_is_said(series: Series, build: Build) -> None:
+    check = judged(series, build, "LOAD")["disabled_path_unchanged"]
+    fault = " ".join(comparison.seen for comparison in check.comparisons)
+    assert 'no [[overhead.exemption]] has function = "submit"' in fault
+    other = exempting(series, function="__do_sys_submit", instructions=9)
+    fault = faults(judged(other, build, "LOAD")["disabled_path_unchanged"])
+    assert "exemption for __do_sys_submit()" in fault
+    # One for a function that got no longer does no harm by itself.
+    checks = judged(other, build)
+    assert checks["disabled_path_unchanged"].status == "pass"
 
 
 def test_no_exemption_lets_a_clock_be_read(series: Series, build: Build) -> None:

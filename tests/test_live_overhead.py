@@ -146,4 +146,4 @@ def test_a_tracepoint_in_a_header(
     outcome = _validate(project_copy, tmp_path / "out")
     detail = _detail(outcome, "off_is_a_nop")
     assert "drm_sched_job_wait: functions with a site" in detail
-    assert "(!)" in detail
+    assert ", undeclared" in detail

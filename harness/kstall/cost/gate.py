@@ -64,7 +64,7 @@ def off_is_a_nop(series: Series, overhead: Overhead) -> Verdict:
     for event, functions in tracepoints(series).items():
         event_sites = [site for site in sites if site.event == event]
         names = sorted(
-            {site.declared or f"{site.function} (!)" for site in event_sites}
+            {site.declared or f"{site.function}, undeclared" for site in event_sites}
         )
         if series.spec.discovered:
             # Their functions were read from sources, in which macros may hide some.
@@ -97,6 +97,12 @@ def disabled_path_unchanged(series: Series, overhead: Overhead) -> Verdict:
     for path in footprint.paths:
         exempt = _exemption(series, function=path.name)
         _judge_path(verdict, path, exempt)
+    if not all(comparison.ok for comparison in verdict.comparisons):
+        names = {path.name.partition(".")[0] for path in footprint.paths}
+        for exemption in series.exemptions:
+            if exemption.function and exemption.function not in names:
+                label = f"exemption for {exemption.function}()"
+                verdict.true(label, False, "no function of that name has longer paths")
     count = footprint.same_paths
     verdict.true(f"{count} other changed functions run the same instructions", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
@@ -203,6 +209,9 @@ def _judge_path(
             line for stretch in path.stretches for line in stretch.added
         ] + path.added
         shown = "; ".join(list(dict.fromkeys(added))[:_LINES])
+        if exempt is None:
+            function = path.name.partition(".")[0]
+            shown += f'; no [[overhead.exemption]] has function = "{function}"'
         verdict.true(f"{name}: nothing is added", False, shown)
 
 
