@@ -45,7 +45,10 @@ _READ = {
     "nothing_lost": ("trace-stats.json", "bpftrace-record.stderr"),
 }
 _OF_A_PATCH = ("patches.log", "compile.log")
-_OF_THE_COST = ("binaries.log", "instructions.log", "events.log", "build.log")
+_OF_THE_COST: tuple[str, ...] = ("binaries.log", "events.log", "build.log")
+_OF_COUNTS: tuple[str, ...] = ("instructions.log",)
+#: The checks of instructions that ran; others of costs read binaries.
+_COUNTED = ("off_costs_what_is_predicted", "measured_operations_cross_sites")
 _OF_A_GUEST = ("console.log", "guest.log", "results/console.txt")
 
 
@@ -303,7 +306,8 @@ def _candidates(
     if check.kind == "patch":
         yield from (f"{series.name}/{name}" for name in _OF_A_PATCH)
     elif check.kind in ("overhead", "abi"):
-        yield from (f"{series.name}/{name}" for name in _OF_THE_COST)
+        logs = _OF_COUNTS if check.name in _COUNTED else _OF_THE_COST
+        yield from (f"{series.name}/{name}" for name in logs)
     elif check.kind == "debug":
         for flavour in ("debug", "kcsan"):
             yield f"{series.name}/{flavour}-patched/console.log"
