@@ -22,7 +22,7 @@ DOCUMENTS = (
     ROOT / "harness/COVERAGE.md",
 )
 WIDTH = 88
-README_LINES = 130
+README_LINES = 110
 _FENCE = re.compile(r"(?ms)^```.*?^```$")
 
 
@@ -197,7 +197,8 @@ def test_names_in_the_architecture_are_defined_in_a_file_of_their_row() -> None:
 
 def test_the_readme_is_two_screens() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= README_LINES
+    # A series more is a row more.
+    assert len([line for line in lines if line[:1] != "|"]) <= README_LINES
     # Rows of a table cannot be wrapped.
     assert [line for line in lines if len(line) > WIDTH and line[0] != "|"] == []
 
