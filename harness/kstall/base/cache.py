@@ -20,7 +20,9 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -40,6 +42,9 @@ LIST = "kstall-entry.json"
 _END = 2**15
 #: How many files of one kind `retain` leaves, of a few hundred kilobytes each.
 RETAINED = 200
+# How often a run that waits for another says so, and how much of the other's command.
+_REMIND_S = 300.0
+_COMMAND = 100
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
@@ -386,9 +391,40 @@ def _remove_unheld(entry: Path) -> None:
         os.close(handle)
 
 
+def _command() -> str:
+    """What this process was asked to do, to be shown to others that wait for it."""
+    program, *words = sys.argv or [""]
+    text = " ".join((Path(program).name or "python", *words))
+    return text if len(text) <= _COMMAND else f"{text[:_COMMAND]}..."
+
+
+@contextlib.contextmanager
+def _reminded(waiting: Callable[[str], None] | None, holder: str) -> Iterator[None]:
+    """Tell ``waiting`` now and from time to time, for as long as the block lasts."""
+    if waiting is None:
+        yield
+        return
+    over = threading.Event()
+    # Stages are told apart by context variables.
+    context = contextvars.copy_context()
+
+    def remind() -> None:
+        while not over.wait(_REMIND_S):
+            context.run(waiting, holder)
+
+    waiting(holder)
+    thread = threading.Thread(target=remind, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 @contextlib.contextmanager
 def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold ``path`` exclusively; before a wait, ``waiting`` gets the holder."""
+    """Hold ``path`` exclusively; ``waiting`` gets the holder before a wait, and again
+    every `_REMIND_S` seconds of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -396,11 +432,10 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another run"
-            if waiting is not None:
-                waiting(holder)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with _reminded(waiting, holder):
+                fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         file.truncate()
-        file.write(f"process {os.getpid()}")
+        file.write(f"process {os.getpid()} ({_command()})")
         file.flush()
         yield
