@@ -322,11 +322,12 @@ class _Maker:
         ground = self.ground
         spec, entries = ground.packed()
         names = [series.name for series in self.group.series]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         like = self.group.configured_as
         return elsewhere.Unit(
             kind="kernels",
             key=cache.digest(self.key(), self.attempt),
-            title=f"kernels with {', '.join(names)}",
+            title=f"kernels with {', '.join(names[:3])}{more}",
             spec={
                 **spec,
                 "series": names,
