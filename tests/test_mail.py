@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import email
 import email.policy
 import re
@@ -624,6 +625,16 @@ def test_a_draft_is_nobody_s(desk: Desk) -> None:
     assert "Assisted-by: LLM\n---\n" in _mail(done.letters[1]).get_content()
     (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
     assert any("sign-off" in text for text in outcome.missing)
+    assert not any("MAINTAINERS" in text for text in outcome.missing)
+
+
+def test_a_section_that_is_called_otherwise_is_missing(desk: Desk) -> None:
+    desk.prove()
+    home = desk.series.spec.subsystem.model_copy(update={"name": "DEMOX"})
+    spec = desk.series.spec.model_copy(update={"subsystem": home})
+    series = dataclasses.replace(desk.series, spec=spec)
+    (outcome,) = summary.export_all(desk.request, [series], desk.base)
+    assert any("MAINTAINERS that is called DEMOX" in text for text in outcome.missing)
 
 
 def test_a_sign_off_needs_its_statement(desk: Desk) -> None:

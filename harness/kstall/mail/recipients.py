@@ -72,6 +72,14 @@ class Recipients:
     cover: tuple[Recipient, ...]
     omitted: tuple[Recipient, ...]
 
+    def know(self, section: str) -> bool:
+        """Whether MAINTAINERS has any of them in that section, for a touched file."""
+        return any(
+            why.partition(":")[2].startswith(section)
+            for recipient in self.cover + self.omitted
+            for why in recipient.because
+        )
+
 
 def require_address(address: str, where: str) -> str:
     """``address`` if mail can be sent to it; else raises `BadAddress`."""

@@ -56,6 +56,12 @@ class ExportOutcome:
         if unargued:
             remarks = checkpatch.summary(unargued)
             missing.append(f"an exemption for remarks of checkpatch: {remarks}")
+        home = self.series.spec.subsystem.name
+        if not self.exported.recipients.know(home):
+            missing.append(
+                f"a section of MAINTAINERS that is called {home} and has one of the "
+                "files: see `name` of [subsystem]"
+            )
         if self.exported.signed is None:
             missing.append("a sign-off: `kstall series --sign-off` shows what it means")
         return tuple(missing)
