@@ -24,7 +24,6 @@ CONSTANTS = {
         "256": "IOVA_DEFAULT_FQ_SIZE",
     },
     "iommu-lazy": {
-        "7.2": "a release whose source was read",
         "7.3": "the release whose source was read",
     },
     "pci-aer": {"130": "messages that a workload has sent"},
