@@ -114,6 +114,14 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+def test_a_list_of_wrong_entries_is_not_called_empty(project: Project) -> None:
+    _edit(project, "hot = false", "hott = false")
+    with pytest.raises(SeriesError) as caught:
+        project.load([NAME])
+    assert "unknown key `hott`" in caught.value.what
+    assert "should have at least" not in caught.value.what
+
+
 def test_a_script_has_to_be_executable(project: Project) -> None:
     """What the guest said of it would be reused once it no longer is."""
     (project.scripts / "workloads/demo/doze").chmod(0o644)

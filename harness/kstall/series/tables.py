@@ -53,7 +53,12 @@ def read(
     try:
         return model.model_validate(raw), text
     except ValidationError as cause:
-        faults = [(detail["loc"], _plain(detail)) for detail in cause.errors()]
+        details = [*cause.errors()]
+        faults = [
+            (detail["loc"], _plain(detail))
+            for detail in details
+            if not _follows(detail, details)
+        ]
         raise mistakes(path, text, faults, error, schema) from cause
 
 
@@ -70,6 +75,15 @@ def mistakes(
     ]
     advice = f"fix it; `kstall schema {schema}` lists the keys"
     return error("\n".join(lines), next=advice)
+
+
+def _follows(error: Any, others: Iterable[Any]) -> bool:
+    """Whether a list is too short only because of ``others``, in its entries."""
+    place = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place
+        for other in others
+    )
 
 
 def _plain(error: Any) -> str:
