@@ -405,7 +405,7 @@ def _reminded(waiting: Callable[[str], None] | None, holder: str) -> Iterator[No
         yield
         return
     over = threading.Event()
-    # Stages are told apart by context variables.
+    # What is said is labelled with the stage, which is a context variable.
     context = contextvars.copy_context()
 
     def remind() -> None:
