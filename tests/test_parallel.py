@@ -208,7 +208,9 @@ def test_without_semaphores_mutants_are_judged_here(
     groups = [["a"], ["b", "c"]]
     assert judge(bench, groups, 2) == ["a", "b", "c"] and judged_by == []
     # As without /dev/shm, or with one that is read-only.
-    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    monkeypatch.setattr(
+        "multiprocessing.synchronize._multiprocessing.SemLock", no_semaphore
+    )
     assert judge(bench, groups, 2) == ["a", "b", "c"]
     assert judged_by == [os.getpid()] * 2
     monkeypatch.undo()
@@ -248,7 +250,9 @@ def test_beside_other_trees_mutants_need_processes(
     def no_semaphore(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    monkeypatch.setattr(
+        "multiprocessing.synchronize._multiprocessing.SemLock", no_semaphore
+    )
     judge: Any = mutate._judge_all
     with (
         concurrent.futures.ThreadPoolExecutor(1) as threads,
