@@ -82,6 +82,14 @@ def test_a_kernel_without_user_space_gives_up(why: str, rootless: bool) -> None:
     assert console.is_rootless(splat) == rootless
 
 
+def test_an_oops_of_arm64_is_one_report_with_its_stack() -> None:
+    oops, panic = scan("arm64-oops.log")
+    assert (oops.kind, oops.line, panic.kind) == ("oops", 3, "panic")
+    assert oops.headline.endswith("at virtual address 006b6b6b6b6b6b7b")
+    assert "drm_sched_fini+0xc8/0x160 [gpu_sched]" in oops.excerpt
+    assert oops.excerpt.endswith("---[ end trace 0000000000000000 ]---")
+
+
 def test_warnings_hung_tasks_and_atomic_sleep() -> None:
     assert kinds("warnings.log") == [
         ("warning", 5),
@@ -145,6 +153,9 @@ def test_stalls_and_lockups() -> None:
         ("oops", "Oops: general protection fault, probably for address 0x1: 0000 [#1]"),
         ("oops", "general protection fault, probably for non-canonical address 0x1"),
         ("oops", "Oops: invalid opcode: 0000 [#1] SMP"),
+        ("oops", "Unable to handle kernel paging request at virtual address 006b6b"),
+        ("oops", "Internal error: Oops - BUG: 00000000f2000800 [#1]  SMP"),
+        ("warning", "Call trace:"),
         ("lockup", "watchdog: CPU0: Watchdog detected hard LOCKUP on cpu 0"),
         ("lockup", "BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0"),
         ("rcu-stall", "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"),

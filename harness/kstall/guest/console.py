@@ -60,6 +60,8 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("oops", r"BUG: (?:kernel NULL pointer|unable to handle|.* stack guard page)"),
     ("oops", r"(?:Oops|double fault|stack segment): |general protection fault"),
     ("oops", r"PANIC: double fault"),
+    # arm64 has words of its own for the same two lines.
+    ("oops", r"Unable to handle kernel .* at virtual address |Internal error: "),
     ("bug", r"kernel BUG at "),
     # SLUB writes `BUG kmalloc-64 (Not tainted): Redzone overwritten`.
     ("bug", r"BUG(?::| \S+ \()"),
@@ -77,7 +79,7 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
 _ANY_FIRST_LINE = re.compile("|".join(pattern for _, pattern in _FIRST_LINES))
 # A stack that belongs to none of them is an unknown kind of report, except after failed
 # allocations and in dumps that were requested.
-_STACK = "Call Trace:"
+_STACKS = ("Call Trace:", "Call trace:")
 _NO_REPORT = re.compile(
     r"FAULT_INJECTION: |.*(?:page allocation failure|vmalloc error|invoked oom-killer)"
     r"|task:|NMI backtrace for|sysrq: "
@@ -291,7 +293,7 @@ def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]
     while start < len(lines):
         text = _message(lines[start])
         kind = _kind(text) if text is not None else None
-        if text == _STACK and not _was_requested(lines, start):
+        if text in _STACKS and not _was_requested(lines, start):
             kind = "warning"
         if text is None or kind is None:
             start += 1
@@ -311,7 +313,7 @@ def _was_requested(lines: Sequence[str], stack: int) -> bool:
 def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
     """The index behind the last line of the report that starts at ``start``."""
     most = min(len(lines), start + _MOST_LINES_OF.get(kind, _MOST_LINES))
-    ends_with_stack = kind in _END_WITH_STACK or _message(lines[start]) == _STACK
+    ends_with_stack = kind in _END_WITH_STACK or _message(lines[start]) in _STACKS
     for number in range(start + 1, most):
         text = _message(lines[number])
         if text is None:
