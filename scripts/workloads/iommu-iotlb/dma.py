@@ -34,19 +34,27 @@ TRACING = Path("/sys/kernel/tracing")
 @dataclasses.dataclass(frozen=True)
 class Iommu:
     """The functions of a driver: ``sync`` invalidates what was gathered, ``flush`` all
-    of a domain, and ``walk``, where there is one, what led to a table that is freed,
-    while it is unmapped."""
+    of a domain, ``flushing`` is it or what it calls, and ``walk``, where there is one,
+    invalidates what led to a table that is freed, while it is unmapped."""
 
     sync: str
     flush: str
+    flushing: str
     walk: str | None = None
 
 
 #: The IOMMU of QEMU's machine.
 IOMMU = {
-    "x86_64": Iommu("intel_iommu_tlb_sync", "intel_flush_iotlb_all"),
+    "x86_64": Iommu(
+        "intel_iommu_tlb_sync", "intel_flush_iotlb_all", "intel_flush_iotlb_all"
+    ),
+    # A kprobe at the entry of a function precedes an fprobe there, unless both use
+    # ftrace: what it takes would not be seen as part of the flush.
     "aarch64": Iommu(
-        "arm_smmu_iotlb_sync", "arm_smmu_flush_iotlb_all", "arm_smmu_tlb_inv_walk"
+        "arm_smmu_iotlb_sync",
+        "arm_smmu_flush_iotlb_all",
+        "arm_smmu_domain_inv_range",
+        "arm_smmu_tlb_inv_walk",
     ),
 }[platform.machine()]
 
