@@ -14,6 +14,7 @@ import errno
 import importlib
 import os
 import platform
+import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -219,6 +220,9 @@ def test_architectures_of_a_matrix(world: World) -> None:
         ("x86_64", "proven"),
         ("arm64", "proven"),
     ]
+    # Both speak at the same time.
+    for column in grid.columns:
+        assert re.search(rf"(?m)^ok +{column.name}: .*guest ", ran.output)
     assert not list(world.cache.glob("builds*"))
     _settled(world)
 

@@ -421,7 +421,7 @@ def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
         told = threading.Event()
 
         def say(text: str) -> None:
-            if f"waiting for process {os.getpid()}" in text:
+            if "waiting for another part of this run" in text:
                 told.set()
 
         def second() -> None:

@@ -391,11 +391,12 @@ def _remove_unheld(entry: Path) -> None:
         os.close(handle)
 
 
-def _command() -> str:
-    """What this process was asked to do, to be shown to others that wait for it."""
+def _holder() -> str:
+    """Who holds a lock, as those that wait for it are told: process and command."""
     program, *words = sys.argv or [""]
     text = " ".join((Path(program).name or "python", *words))
-    return text if len(text) <= _COMMAND else f"{text[:_COMMAND]}..."
+    shown = text if len(text) <= _COMMAND else f"{text[:_COMMAND]}..."
+    return f"process {os.getpid()} ({shown})"
 
 
 @contextlib.contextmanager
@@ -432,10 +433,12 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another run"
+            if holder == _holder():
+                holder = "another part of this run"
             with _reminded(waiting, holder):
                 fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         file.truncate()
-        file.write(f"process {os.getpid()} ({_command()})")
+        file.write(_holder())
         file.flush()
         yield

@@ -66,10 +66,14 @@ def prove(
         save()
         runs.lead_latest(template.out, directory)
         bases = _bases(template, columns, ui)
+        # A column that only waits for workers need not wait for other columns, too.
+        at_once = 1 if template.away is None else len(columns)
 
         def column_of(number: int) -> None:
             spec, column = columns[number], grid.columns[number]
             ui.heading(f"{number + 1} of {len(columns)}: {column.name}")
+            if at_once > 1:
+                ui.apart(column.name)
             request = _request(template, spec, directory, bases)
             try:
                 _, outcome = validate.validate(request, ui, command)
@@ -84,8 +88,6 @@ def prove(
             number: functools.partial(column_of, number)
             for number in range(len(columns))
         }
-        # A column that only waits for workers need not wait for other columns, too.
-        at_once = 1 if template.away is None else len(columns)
         if at_once == 1:
             for task in tasks.values():
                 task()

@@ -17,6 +17,8 @@ from ..report import Stage, escape, status_word
 _QUIET = 20.0
 # The label of the stage that runs in this thread.
 _label: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
+# The run that this thread works for, if others work at the same time.
+_run: contextvars.ContextVar[str] = contextvars.ContextVar("run", default="")
 
 
 class Ui:
@@ -52,9 +54,13 @@ class Ui:
         """Announce the run that the next lines belong to."""
         self._print(f"[bold]{escape(text)}[/]")
 
+    def apart(self, name: str) -> None:
+        """Name the run in each line of this thread and of those that it starts."""
+        _run.set(name)
+
     def begin(self, series: str | None, stage: str) -> None:
         """A stage starts."""
-        label = f"{series}: {stage}" if series else stage
+        label = ": ".join(word for word in (_run.get(), series, stage) if word)
         _label.set(label)
         self._spoke = time.monotonic()
         self._bar.reset(
