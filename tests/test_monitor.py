@@ -103,9 +103,9 @@ class Port:
     def __init__(self, path: Path) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
-        self.listener.listen()
 
     def accept(self) -> None:
+        self.listener.listen()
         self.connection, _ = self.listener.accept()
         self.stream = self.connection.makefile("rwb")
 
@@ -153,6 +153,30 @@ def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
     assert (none.step, none.answers) == ("none", ())
     assert 0 <= done[0].at <= done[1].at
     assert done[0].seconds > 0
+
+
+def test_a_port_is_there_before_anybody_listens(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU may lose the processor between the two."""
+    refused = threading.Event()
+    connects = monitor._connects
+
+    def tried(connection: socket.socket, path: Path) -> bool:
+        connected = connects(connection, path)
+        refused.set()
+        return connected
+
+    monkeypatch.setattr(monitor, "_connects", tried)
+    port = Port(place / "port")
+    with monitor.answering(
+        place / "port", place / "qmp", [MonitorStep("merge", "hit", ())]
+    ):
+        assert refused.wait(60)
+        port.accept()
+        request = {"id": "7-1", "workload": "merge", "step": "none"}
+        assert "declares no step none" in port.ask(request)["error"]
+        port.close()
 
 
 def test_a_guest_that_never_comes_keeps_nobody(place: Path) -> None:

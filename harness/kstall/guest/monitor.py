@@ -161,11 +161,10 @@ def answering(
     by_name = {(step.workload, step.name): step for step in steps}
 
     def answer() -> None:
-        while not port.exists():
-            if over.wait(_POLL):
-                return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(port))
+            while not _connects(connection, port):
+                if over.wait(_POLL):
+                    return
             connection.settimeout(_POLL)
             opened = time.monotonic()
             for line in _lines(connection, over):
@@ -183,6 +182,18 @@ def answering(
     finally:
         over.set()
         thread.join()
+
+
+def _connects(connection: socket.socket, port: Path) -> bool:
+    """Connect to ``port``; False if nobody listens there yet.
+
+    QEMU makes the file of its socket some time before it listens.
+    """
+    try:
+        connection.connect(str(port))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    return True
 
 
 def _lines(connection: socket.socket, over: threading.Event) -> Iterator[bytes]:
