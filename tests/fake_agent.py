@@ -31,7 +31,7 @@ def main() -> None:
         request = json.loads(line)
         if request["op"] == "hello":
             if how == "stopped":
-                time.sleep(60)
+                time.sleep(1000)
             if how == "garbage":
                 banner = b"\x1b[1mWelcome to \xfcber-node7!\r\n"
                 sys.stdout.buffer.write(banner)
