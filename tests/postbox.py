@@ -10,7 +10,6 @@ import email
 import email.policy
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,14 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+import ports
 from kstall.mail import contributor, export
 from kstall.tree import Base, File
 
 NAME = "Ünïcode-O'Toole, Åse"
 ADDRESS = "ase@example.org"
+#: Seconds for anything that a busy machine may be slow at.
+_PATIENCE = 300
 
 
 class Postbox:
@@ -70,15 +72,15 @@ def server() -> Iterator[tuple[Postbox, int]]:
     """A running server on a free port of this machine."""
     box = Postbox()
     # It connects to itself once it has started, so that it has to be told a port.
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    controller = Controller(box, hostname="127.0.0.1", port=port)
-    controller.start()
-    try:
-        yield box, port
-    finally:
-        controller.stop()
+    with ports.held() as port:
+        controller = Controller(
+            box, hostname="127.0.0.1", port=port, ready_timeout=_PATIENCE
+        )
+        controller.start()
+        try:
+            yield box, port
+        finally:
+            controller.stop()
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -116,7 +118,7 @@ def run(argv: Sequence[str | Path], cwd: Path, home: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=_PATIENCE,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

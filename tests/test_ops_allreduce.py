@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import ports
 from kstall_ops import explain, seal
 
 JOB = "scripts/workloads/operator/allreduce.py"
@@ -76,22 +76,21 @@ def test_one_rank_at_a_time_as_a_launcher_starts_them(
     project_root: Path, tmp_path: Path
 ) -> None:
     """Also the marks of a tracer: here a file takes the place of trace_marker."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
     marker = tmp_path / "trace_marker"
     marker.touch()
     words = ["--steps", "3", "--compute", "1", "--marks", str(marker), "--job", "j7"]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(project_root / JOB), *words],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (1, 0)
-    ]
-    told = [json.loads(one.communicate(timeout=60)[0]) for one in started]
+    with ports.held() as port:
+        started = [
+            subprocess.Popen(
+                [sys.executable, str(project_root / JOB), *words],
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+                | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (1, 0)
+        ]
+        told = [json.loads(one.communicate(timeout=300)[0]) for one in started]
     assert [one["rank"] for one in told] == [1, 0]
     assert {one["marks"] for one in told} == {str(marker)}
     assert not list(tmp_path.glob("*.jsonl"))
