@@ -315,7 +315,7 @@ def test_the_recorder_says_how_far_it_is_and_what_lasts(
     facts = list(map(json.loads, (rec / "facts.jsonl").read_text().splitlines()))
     whole = [one for one in facts if one["kind"] == "complete"]
     assert whole and whole[-1]["segments"] == {"0": 1}
-    assert 0 < whole[-1]["until"] - now < 2 * SECOND
+    assert now < whole[-1]["until"] < time.monotonic_ns()
     # The thread is known, though its stall never ended.
     assert [one["comm"] for one in facts if one.get("pid") == 40] == ["py\x1bthon"]
 
