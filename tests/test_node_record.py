@@ -631,6 +631,29 @@ def test_ten_thousand_threads(node: Node, monkeypatch: pytest.MonkeyPatch) -> No
     assert first < 30
 
 
+@pytest.mark.parametrize("slept", [0, 3600 * 10**9 + 1234])
+def test_when_a_process_began_all_say_alike(
+    node: Node, monkeypatch: pytest.MonkeyPatch, slept: int
+) -> None:
+    """Though whoever reads two clocks may lose the processor in between."""
+    now = 7200 * 10**9
+    pauses = iter([0, 5 * MS, 0, 0, 2 * MS] + [0] * 100)
+
+    def monotonic() -> int:
+        nonlocal now
+        now += 100 + next(pauses)
+        return now
+
+    monkeypatch.setattr(time, "monotonic_ns", monotonic)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _: monotonic() + slept)
+    node.process(5)
+    node.write("proc/5/stat", f"5 (x) {' '.join(['S', *['0'] * 18, '500000', '0'])}\n")
+    said = {Host(str(node.root)).starttime(5) for _ in range(5)}
+    assert len(said) == 1
+    if slept == 0:
+        assert said == {500_000 * 10**9 // os.sysconf("SC_CLK_TCK")}
+
+
 def test_a_number_that_is_used_again(node: Node) -> None:
     watched = Facts(Host(str(node.root)))
     node.process(5, comm="old")
