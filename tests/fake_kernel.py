@@ -61,8 +61,15 @@ def build_in_place(top: Path) -> None:
 
 
 def git(top: Path, *words: str) -> str:
-    """Run git as a user would."""
+    """Run git as a user would, but to its end.
+
+    Since 2.47 commits leave a process that looks whether a repository needs tidying
+    up, with a lock in it that goes when it does.
+    """
     identity = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "maintenance.auto",
+        "GIT_CONFIG_VALUE_0": "false",
         "GIT_AUTHOR_NAME": "A User",
         "GIT_AUTHOR_EMAIL": "user@example.org",
         "GIT_COMMITTER_NAME": "A User",
