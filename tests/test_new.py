@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from kstall import cli
 from kstall.base import cache
 from kstall.series import Project, Series, mutants, new
+from kstall.tree import Base, tree
 
 NAME = "toy-event"
 # At import, as a test itself has a home of its own.
@@ -84,12 +84,11 @@ def test_its_patch_applies(project_copy: Project, tmp_path: Path) -> None:
     if not trees:
         pytest.skip(f"no tree of 7.3 in {CACHE}; `kstall validate` unpacks one")
     series = _series(project_copy)
-    for path in series.touches:
-        # A run may have patched the source: then the original is kept beside it.
-        places = [trees[-1] / folder / path for folder in ("pristine", "src")]
-        target = tmp_path / "tree" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(next(place for place in places if place.is_file()), target)
+    # By content, as a run may patch it meanwhile.
+    base = Base(trees[-1].name, trees[-1] / "src", "directory", "7.3", "", "")
+    for path, file in tree.pristine(base, series.touches).items():
+        assert file is not None, path
+        file.write(tmp_path / "tree" / path)
     for patch in series.patches:
         subprocess.run(
             ["git", "apply", "--verbose", str(patch.path)],
