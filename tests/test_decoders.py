@@ -55,7 +55,7 @@ def test_perf_records_until_it_is_stopped(scratch: Path) -> None:
     tool(scratch, "perf", RECORD)
     out = scratch.parent / "out"
     perf = decoders.perf(EVENTS, scratch)
-    perf.wait_attached(20)
+    perf.wait_attached(300)
     assert perf.process.poll() is None
     perf.stop()
     decoders.printed_by_perf(perf, EVENTS, out)
@@ -78,7 +78,7 @@ def test_perf_does_not_come_to_record(scratch: Path, text: str, complaint: str) 
     tool(scratch, "perf", f"{text}\n")
     perf = decoders.perf(EVENTS, scratch)
     with pytest.raises(TracerFailed, match=complaint):
-        perf.wait_attached(0.3 if "sleep" in text else 20)
+        perf.wait_attached(0.3 if "sleep" in text else 300)
     perf.kill()
     assert list(scratch.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_perf_does_not_come_to_record(scratch: Path, text: str, complaint: str) 
 def test_perf_fails_in_the_end(scratch: Path) -> None:
     tool(scratch, "perf", f"{RECORD}echo disk full >&2; exit 3\n")
     perf = decoders.perf(EVENTS, scratch)
-    perf.wait_attached(20)
+    perf.wait_attached(300)
     with pytest.raises(TracerFailed, match="exit status 3:\ndisk full"):
         perf.stop()
     tool(scratch, "perf", "echo bad file >&2; exit 1\n")
@@ -108,7 +108,7 @@ def test_whose_fault_it_is_that_perf_does_not_print_all(
 ) -> None:
     tool(scratch, "perf", RECORD)
     perf = decoders.perf(EVENTS, scratch)
-    perf.wait_attached(20)
+    perf.wait_attached(300)
     perf.stop()
     tool(scratch, "perf", f'test "$1" = list || {{ {end}; }}\n')
     with pytest.raises(GuestError, match=says) as caught:

@@ -145,9 +145,9 @@ def test_a_clock_that_is_set_does_not_tell_how_long_a_guest_took(
     child: Any = _Child(desk.monitor.touch, began)
     remarks: list[str] = []
     times = hosttime.Watch(1, tmp_path / "console", tmp_path / "lost")
-    watch = guest._wait(child, desk, time.monotonic(), 60, times, remarks.append)
+    watch = guest._wait(child, desk, time.monotonic(), 900, times, remarks.append)
     assert not watch.hung
-    assert watch.first_line is not None and 0 <= watch.first_line < 30
+    assert watch.first_line is not None and 0 <= watch.first_line < 600
     assert remarks == [f"booted in {watch.first_line:.1f} s"]
 
 

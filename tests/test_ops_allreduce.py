@@ -26,7 +26,7 @@ def run(root: Path, top: Path, *words: str, **env: str) -> list[dict[str, Any]]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     said = [json.loads(line) for line in done.stdout.splitlines()]

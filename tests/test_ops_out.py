@@ -294,7 +294,7 @@ def test_the_server_over_stdio(made: Path) -> None:
                 refused.content[0].text,
             )
 
-    names, hints, told, refused = asyncio.run(asyncio.wait_for(talk(), 60))
+    names, hints, told, refused = asyncio.run(asyncio.wait_for(talk(), 600))
     assert names == {"sessions", "explain", "lost_time", "schema", "query"}
     assert hints == [True] * 5
     assert '"level": "explains"' in told
