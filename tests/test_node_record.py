@@ -654,6 +654,8 @@ def test_when_a_process_began_all_say_alike(
 
 def test_a_number_that_is_used_again(node: Node) -> None:
     watched = Facts(Host(str(node.root)))
+    # As this machine may have been, for longer than the node is up.
+    watched.host._slept = 0
     node.process(5, comm="old")
     watched.thread(5)
     node.write("proc/5/stat", f"5 (new) {' '.join(['S', *['0'] * 18, '999', '0'])}\n")
