@@ -16,8 +16,10 @@ import signal
 import struct
 import sys
 import textwrap
+import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -310,7 +312,7 @@ exec gcc "$@"
 HELD = ("cp", "gcc", "git", "make", "mmdebstrap", "perl", "tar", "vng")
 HOLD = """\
 #!/bin/sh
-if test "$(cat "$WORLD/stage")" = "$HOLD_AT" && eval "$HOLD_IF" &&
+if test -e "$STAGES/$HOLD_AT" && eval "$HOLD_IF" &&
     mkdir "$HELD-taken" 2>/dev/null
 then  # the first of this run
     echo held >"$HELD"
@@ -571,6 +573,7 @@ class World:
             path = f"{self.root / 'bin'}:{os.environ['PATH']}"
             if hold is not None and hold.endswith(" inside"):
                 path = f"{self.root / 'hold'}:{path}"
+            stages = self.root / f"stages-{time.monotonic_ns()}"
             os.environ.update(
                 KSTALL_CACHE=str(self.cache),
                 KSTALL_ACCEL="tcg",
@@ -579,13 +582,14 @@ class World:
                 HELD=str(held),
                 HOLD_AT=(hold or "").removesuffix(" inside"),
                 HOLD_IF=when,
+                STAGES=str(stages),
                 PATH=path,
             )
             # virtme-ng is looked for beside the interpreter.
             guests = ("guest", "instructions", "debug-guests", "debug-base-guests")
             inside = hold in [f"{stage} inside" for stage in guests]
             sys.executable = str(self.root / ("hold" if inside else "bin") / "python3")
-            vars(cli)["Ui"] = _ui(self.root, hold, held)
+            vars(cli)["Ui"] = _ui(self.root, stages, hold, held)
             runs.begin = _begin(self.root, runs.begin)
             for act in self.prepare:
                 act()
@@ -608,17 +612,34 @@ def _begin(world: Path, begin: Callable[..., runs.Run]) -> Callable[..., runs.Ru
     return written_down
 
 
-def _ui(world: Path, hold: str | None, fifo: Path) -> type[Ui]:
-    """A Ui that writes down the stage, and stops in the one that is to be held."""
+def _ui(world: Path, stages: Path, hold: str | None, fifo: Path) -> type[Ui]:
+    """A Ui that writes down the stage, and stops in the one that is to be held.
+
+    ``stages`` gets a file for each that is under way: series have theirs at once.
+    """
+    under_way: Counter[str] = Counter()
+    counting = threading.Lock()
 
     class Holding(Ui):
         def begin(self, series: str | None, stage: str) -> None:
             super().begin(series, stage)
             (world / "stage").write_text(stage)
+            if "/" not in stage:  # as the trees of a matrix have it
+                with counting:
+                    under_way[stage] += 1
+                    stages.mkdir(exist_ok=True)
+                    (stages / stage).touch()
             if hold == stage:
                 fifo.write_text("held")
                 while True:
                     signal.pause()
+
+        def end(self, stage: Stage) -> None:
+            with counting:
+                under_way[stage.name] -= 1
+                if not under_way[stage.name]:
+                    (stages / stage.name).unlink()
+            super().end(stage)
 
         def say(self, text: str) -> None:
             super().say(text)
