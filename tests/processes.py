@@ -72,9 +72,13 @@ def bury() -> None:
     """Wait for orphans that have ended; nobody else waits for them."""
     # Those of this module are waited for where they are known, and here.
     known = {child.pid for child in multiprocessing.active_children()}
+    children: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
-        for number in set(map(int, task.read_text().split())) - known:
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{number}/stat").read_text()
-                if status.rpartition(")")[2].split()[0] == "Z":
-                    os.waitpid(number, os.WNOHANG)
+        # A thread that an earlier test has left behind may end meanwhile.
+        with contextlib.suppress(OSError):
+            children |= set(map(int, task.read_text().split()))
+    for number in children - known:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{number}/stat").read_text()
+            if status.rpartition(")")[2].split()[0] == "Z":
+                os.waitpid(number, os.WNOHANG)
