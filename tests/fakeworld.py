@@ -29,7 +29,7 @@ from typing import Any
 
 from kbuildtree import MAKEFILE_BUILD
 from kstall import cli
-from kstall.base import arch
+from kstall.base import arch, space
 from kstall.compile import variants
 from kstall.pipeline import Ui
 from kstall.pipeline import run as runs
@@ -44,6 +44,9 @@ html.environment().get_template("report.html.j2")
 # How long, in seconds, a test waits for what takes none or a few: only one that fails
 # gets there, on however busy a machine.
 _PATIENCE = 300.0
+# Bytes of memory that a new program can have: false guests need none of what others on
+# this machine have left.
+_MEMORY = 64 * 2**30
 MAKEFILE = """\
 VERSION = 7
 PATCHLEVEL = 3
@@ -591,6 +594,7 @@ class World:
             sys.executable = str(self.root / ("hold" if inside else "bin") / "python3")
             vars(cli)["Ui"] = _ui(self.root, stages, hold, held)
             runs.begin = _begin(self.root, runs.begin)
+            vars(space)["memory"] = lambda: _MEMORY
             for act in self.prepare:
                 act()
             status = cli.main(argv)
