@@ -293,8 +293,13 @@ def _own_interpreter(world: World) -> None:
     )
 
 
+def _two_processors() -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+
 def test_workers_of_this_machine(world: World) -> None:
     _own_interpreter(world)
+    world.prepare.append(_two_processors)
     ran = world.validate("--workers", "2")
     require_proven(ran)
     assert "2 workers: worker-1, 1 slots and worker-2, 1 slots" in ran.output
