@@ -89,7 +89,8 @@ class Crowd:
                     os.kill(child.pid, signal.SIGTERM)
         for child in (*self.workers.values(), self.scheduler):
             if child is not None:
-                child.join(20)
+                # One that is killed leaves what it was about to remove.
+                child.join(_PATIENCE)
                 if child.exitcode is None:
                     self.kill(child)
 

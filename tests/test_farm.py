@@ -714,7 +714,8 @@ def test_scheduler_gone_and_there_again(world: World) -> None:
         ran = world.end(child)
         assert ran.exit_code == 2 and "the scheduler is gone" in ran.output, ran.output
         worker = workers.workers["one"]
-        worker.join(60)
+        # Dask gives its thread half a minute, which waits for the guest.
+        until("it ends, too", lambda: worker.exitcode is not None)
         assert worker.exitcode == 2 and "is gone" in workers.output(worker)
     _go(world)
     with crowd(world, "one") as workers:
