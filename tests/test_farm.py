@@ -681,7 +681,21 @@ def test_workers_of_this_machine_that_do_not_start(world: World) -> None:
     here.write_text("#!/bin/sh\necho nobody is here\nexit 7\n")
     # The package has a function of that name.
     opened = importlib.import_module("kstall.farm.opened")
-    world.prepare.append(lambda: vars(opened).update(_START_S=2.0))
+    places = [world.cache / "workers" / name for name in ("worker-1", "worker-2")]
+
+    def heard() -> bool:
+        return all("here" in (place / "worker.log").read_text() for place in places)
+
+    def hasty() -> None:
+        wait = opened._wait
+
+        def later(*words: Any) -> None:
+            until("both have said it", heard)
+            wait(*words)
+
+        vars(opened).update(_START_S=2.0, _wait=later)
+
+    world.prepare.append(hasty)
     ran = world.validate("--workers", "2")
     assert ran.exit_code == 2 and "Traceback" not in ran.output, ran.output
     assert (
