@@ -371,7 +371,7 @@ def test_worker_killed_as_its_guest_runs(world: World) -> None:
 def test_last_worker_killed(world: World) -> None:
     """Nobody is left: that is said, and who comes later goes on with it."""
     world.guest(WAITS)
-    world.prepare.append(_impatient_farm)
+    world.prepare.append(_with_patience(2.0))
     with crowd(world, "one") as workers:
         child = workers.ask()
         until("a guest", (world.root / "booted").exists)
@@ -427,7 +427,7 @@ def _first_is_faulty(world: World) -> None:
 
 def test_worker_killed_after_another_one_was_faulty(world: World) -> None:
     """Only the faulty one is left, which is not asked again."""
-    world.prepare.append(_impatient_farm)
+    world.prepare.append(_with_patience(2.0))
     with crowd(world) as workers:
         child = _second_killed(workers)
         first = (world.root / "faulty/name").read_text()
@@ -441,6 +441,7 @@ def test_worker_killed_after_another_one_was_faulty(world: World) -> None:
 
 
 def test_worker_that_comes_after_both(world: World) -> None:
+    world.prepare.append(_with_patience(300.0))
     with crowd(world) as workers:
         child = _second_killed(workers)
         _go(world)
@@ -451,11 +452,9 @@ def test_worker_that_comes_after_both(world: World) -> None:
     _settled(world)
 
 
-def _impatient_farm() -> None:
-    from kstall.farm import client
-
-    vars(client).update(_PATIENCE=2.0)
-    client.Farm.__init__.__defaults__ = (2.0,)
+def _with_patience(seconds: float) -> Callable[[], None]:
+    """How long clients wait for a worker that can do what they ask for."""
+    return lambda: setattr(client.Farm.__init__, "__defaults__", (seconds,))
 
 
 @needs_mounts
