@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from fakeworld import Ran, World
-from faulty import KILLED, PANIC, RUNNING, require_proven, settled, settling
+from faulty import (
+    HANGS,
+    KILLED,
+    PANIC,
+    RUNNING,
+    impatient,
+    require_proven,
+    settled,
+    settling,
+)
 from kstall import cli
 from kstall.base import KstallError, process
 from kstall.build import kernel
@@ -147,15 +156,10 @@ def test_a_guest_that_goes_away_is_tried_once_more(world: World) -> None:
     assert ran.stage("guest").status == "pass"
 
 
-def _impatient() -> None:
-    """A guest's deadline is some seconds, in which it begins on a busy host, too."""
-    guestrun._MARGIN = -4.0
-
-
 def test_a_guest_that_hangs_in_silence_is_reported_twice(world: World) -> None:
     """A deadline says nothing of the kernel, but that it never ended is not hidden."""
-    world.guest(RUNNING + "signal.pause()")
-    world.prepare.append(_impatient)
+    world.guest(RUNNING + HANGS)
+    world.prepare.append(impatient)
     ran = world.validate()
     world.prepare.clear()
     assert (ran.exit_code, world.guests.count("doze")) == (2, 2)
@@ -164,7 +168,7 @@ def test_a_guest_that_hangs_in_silence_is_reported_twice(world: World) -> None:
     causes = (stage.error or "").split("in the first try: ")
     assert len(causes) == 2
     for text in causes:
-        assert "the guest did not end in workload doze in the 6 s" in text
+        assert "the guest did not end in workload doze in the 70 s" in text
         assert "its kernel did not say why" in text and "console.log" in text
     assert _series(ran).status == "error"
 
@@ -182,8 +186,8 @@ def test_a_guest_that_hangs_with_a_report(
 ) -> None:
     line = f"[    1.000000] {report}\\n"
     write = f'with console.open("a") as file: file.write("{line}")\n'
-    world.guest(RUNNING + write + "signal.pause()")
-    world.prepare.append(_impatient)
+    world.guest(RUNNING + write + HANGS)
+    world.prepare.append(impatient)
     ran = world.validate()
     world.prepare.clear()
     assert (ran.exit_code, world.guests.count("doze")) == (code, code)
