@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import math
 import multiprocessing
 import os
@@ -258,6 +260,35 @@ def test_lock_waits_says_who_and_dies_with_its_holder(
     with cache.lock(tmp_path / "lock", waiting=waiting):
         assert told[:2] == [f"process {child.pid} (kstall validate demo)"] * 2
     child.join()
+
+
+def test_lock_says_who_holds_it_and_not_who_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was taken just now, by one that has yet to write its name."""
+    monkeypatch.setattr(cache, "_NAMELESS_S", 300.0)
+    path = tmp_path / "lock"
+    with cache.lock(path):
+        assert str(os.getpid()) in path.read_text()
+    assert path.read_text() == ""
+    told: list[str] = []
+
+    def wait() -> None:
+        with cache.lock(path, waiting=told.append):
+            pass
+
+    with path.open("a") as file, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waits = pool.submit(wait)
+        # So that it most likely comes while there is no name.
+        time.sleep(0.05)
+        file.write("process 7 (kstall list)")
+        file.flush()
+        while not told and not waits.done():
+            time.sleep(0.01)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    waits.result()
+    assert told == ["process 7 (kstall list)"]
 
 
 def test_remove_also_read_only_directories(tmp_path: Path) -> None:

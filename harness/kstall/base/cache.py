@@ -23,12 +23,13 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TextIO, TypeVar
 
 from . import scope
 from .errors import cause
@@ -45,6 +46,9 @@ RETAINED = 200
 # How often a run that waits for another says so, and how much of the other's command.
 _REMIND_S = 300.0
 _COMMAND = 100
+# How long one that has to wait looks for the other's name, which is written only when
+# the lock is held.
+_NAMELESS_S = 1.0
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
@@ -428,17 +432,36 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
     every `_REMIND_S` seconds of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        limit = time.monotonic() + _NAMELESS_S
+        while not _is_locked(file):
             file.seek(0)
-            holder = file.read().strip() or "another run"
+            holder = file.read().strip()
+            if not holder and time.monotonic() < limit:
+                time.sleep(0.01)
+                continue
             if holder == _holder():
                 holder = "another part of this run"
-            with _reminded(waiting, holder):
+            with _reminded(waiting, holder or "another run"):
                 fcntl.flock(file, fcntl.LOCK_EX)
+            break
         file.seek(0)
         file.truncate()
         file.write(_holder())
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            # Else we would be taken for the next holder, until that has written its
+            # name.
+            with contextlib.suppress(OSError):
+                file.seek(0)
+                file.truncate()
+
+
+def _is_locked(file: TextIO) -> bool:
+    """Lock ``file``, unless somebody else has; whether it is ours now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
