@@ -54,7 +54,9 @@ class Machine:
 
 @pytest.fixture
 def machine(project_root: Path, tmp_path: Path) -> Machine:
-    shutil.copytree(project_root / "scripts", tmp_path / "scripts")
+    # Byte code other tests write meanwhile.
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(project_root / "scripts", tmp_path / "scripts", ignore=ignored)
     shutil.copy(project_root / "pyproject.toml", tmp_path)
     for folder in (tmp_path / "bin", tmp_path / ".venv/bin"):
         folder.mkdir(parents=True)
