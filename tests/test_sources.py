@@ -19,7 +19,7 @@ from kstall.evidence import mutate
 from kstall.guest import Guest, accel, debugguest, guest, guestrun
 from kstall.lint import patches, reading
 from kstall.pipeline import kernels, stability, trials
-from kstall.series import Project
+from kstall.series import Project, projects
 from test_layers import FLOW
 
 PACKAGES = {name: f"kstall/{name}" for name in FLOW} | {"agent": "kstall_guest"}
@@ -213,3 +213,14 @@ def test_counts_are_those_of_what_runs(
     )
     monkeypatch.setattr(counting, name, changed)
     assert _counts(project) != before
+
+
+def test_byte_code_does_not_count_while_it_is_written(project: Project) -> None:
+    """Python writes it under a name with another ending, and then renames that."""
+    before = _compiled(project), projects._digest(project)
+    for folder in ("kstall/compile", "kstall_guest"):
+        place = project.harness / folder / "__pycache__"
+        place.mkdir()
+        (place / "objects.cpython-311.pyc.140234184312368").touch()
+    sources._digest.cache_clear()
+    assert (_compiled(project), projects._digest(project)) == before

@@ -20,12 +20,17 @@ def digest(*packages: str) -> str:
     return _digest(_HARNESS, packages)
 
 
+def is_byte_code(path: Path) -> bool:
+    """Whether Python made ``path`` of a module, or is writing it under another name."""
+    return path.parent.name == "__pycache__"
+
+
 @functools.cache
 def _digest(harness: Path, packages: tuple[str, ...]) -> str:
     files = {
         str(path.relative_to(harness)): cache.file_digest(path)
         for package in packages
         for path in (harness / package.replace(".", "/")).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and not is_byte_code(path)
     }
     return cache.digest(sorted(files.items()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..base import cache
+from ..base import cache, sources
 from .series import Project
 
 _PARTS = ("patches", "kconfigs", "scripts", "harness/kstall_guest")
@@ -53,5 +53,5 @@ def _files(project: Project) -> list[Path]:
         path
         for part in _PARTS
         for path in (project.root / part).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and not sources.is_byte_code(path)
     )
