@@ -128,6 +128,17 @@ def test_results_of_other_programs_are_not(
     assert bench.boots == 2
 
 
+def test_byte_code_of_programs_makes_no_difference(bench: Bench) -> None:
+    key = guestrun.key_of(bench.project, bench.series, bench.where)
+    (load, *_) = bench.series.spec.workload
+    program = bench.project.scripts / load.program
+    (program.parent / "__pycache__").mkdir()
+    (program.parent / "__pycache__/helper.cpython-311.pyc").write_bytes(b"?")
+    assert guestrun.key_of(bench.project, bench.series, bench.where) == key
+    (program.parent / "helper.py").touch()
+    assert guestrun.key_of(bench.project, bench.series, bench.where) != key
+
+
 def test_results_of_another_machine_are_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

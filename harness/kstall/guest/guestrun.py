@@ -171,7 +171,12 @@ def inputs(project: Project, series: Series) -> tuple[Path, ...]:
     """The project's files on which the guest's results depend."""
     spec = series.spec
     programs = {(project.scripts / load.program).parent for load in spec.workload}
-    files = {path for folder in programs for path in folder.rglob("*")}
+    files = {
+        path
+        for folder in programs
+        for path in folder.rglob("*")
+        if not sources.is_byte_code(path)
+    }
     files |= {project.scripts / script.file for script in spec.script}
     files |= agent_files(project)
     return tuple(sorted(path for path in files if path.is_file()))
