@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.machinery
 import importlib.util
 import json
 import sys
@@ -573,17 +574,21 @@ def _checks_module(series: Series) -> ModuleType:
     """The series' ``checks.py``, without leaving byte code in the checkout."""
     path = series.dir / "checks.py"
     name = f"kstall_checks_{series.name.replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _Unwritten(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
     # A dataclass looks its module up here when it is defined.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise KstallError(f"{path} cannot be loaded: {error}") from error
-    finally:
-        sys.dont_write_bytecode = before
     return module
+
+
+class _Unwritten(importlib.machinery.SourceFileLoader):
+    """Loads a module without keeping its byte code."""
+
+    def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
+        """Write nothing."""
