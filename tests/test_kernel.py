@@ -260,6 +260,20 @@ def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}
 
 
+def test_prune_keeps_more_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        os.utime(tmp_path / str(number), (number, number))
+    monkeypatch.setattr(cache, "PLENTY", 0)
+    cache.prune(tmp_path, keep=1, most=3)
+    assert {p.name for p in tmp_path.iterdir()} == {"1", "2", "3"}
+    monkeypatch.setattr(cache, "PLENTY", 2**70)
+    cache.prune(tmp_path, keep=1, most=3)
+    assert {p.name for p in tmp_path.iterdir()} == {"3"}
+
+
 def test_prune_keeps_what_another_run_boots(tmp_path: Path) -> None:
     def names() -> list[str]:
         return sorted(path.name for path in tmp_path.iterdir())

@@ -41,8 +41,10 @@ LIST = "kstall-entry.json"
 # Of a larger file only this much of both ends is read: a kernel has hundreds of
 # megabytes, and a file that was cut short or never written out shows it at the end.
 _END = 2**15
-#: How many files of one kind `retain` leaves, of a few hundred kilobytes each.
-RETAINED = 200
+#: How many files of one kind `retain` leaves, of up to a few hundred kilobytes each.
+RETAINED = 1000
+#: Free bytes of a disk on which more is kept than one run needs.
+PLENTY = 20 * 10**9
 # How often a run that waits for another says so, and how much of the other's command.
 _REMIND_S = 300.0
 _COMMAND = 100
@@ -362,11 +364,17 @@ def _lease(entry: Path) -> int | None:
     return handle
 
 
-def prune(directory: Path, *, keep: int) -> None:
-    """Delete all but the ``keep`` entries that were used last, and those `held`."""
+def prune(directory: Path, *, keep: int, most: int = 0) -> None:
+    """Delete all but the ``keep`` entries that were used last, and those `held`.
+
+    While the disk has `PLENTY`, ``most`` stay if that is more: results for several
+    trees and architectures that are used in turn.
+    """
     if directory.is_dir():
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=_last_use, reverse=True)
+        if most > keep and shutil.disk_usage(directory).free >= PLENTY:
+            keep = most
         for path in entries[keep:]:
             _remove_unheld(path)
 

@@ -54,7 +54,7 @@ def obtain(
             tree = checkout()
             command = kernel.prepare_make(cache_dir, tree, slot, config, tools)
             _compile(sources, tree, command, tools, scratch, log)
-        cache.prune(cache_dir / "extra", keep=64)
+        cache.prune(cache_dir / "extra", keep=200)
     return target
 
 

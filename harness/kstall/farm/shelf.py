@@ -10,8 +10,9 @@ from pathlib import Path
 from ..base import cache, elsewhere
 from .store import Artifact, Damaged, Store
 
-# How many entries of a kind are kept; other kinds are pruned by their packages.
-_LIMITS = {"kernels": 10, "projects": 20, "extra": 64}
+# How many entries of a kind are kept, and how many where there is room; other kinds are
+# pruned by their packages.
+_LIMITS = {"kernels": (10, 40), "projects": (20, 20), "extra": (200, 200)}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Shelf:
         kind = entry.partition("/")[0]
         if kind in _LIMITS:
             target.touch()
-            cache.prune(self.cache / kind, keep=_LIMITS[kind])
+            keep, most = _LIMITS[kind]
+            cache.prune(self.cache / kind, keep=keep, most=most)
         return True
 
     def publish(self, store: Store, entry: str) -> Artifact:

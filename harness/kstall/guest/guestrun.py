@@ -243,7 +243,7 @@ def run_guest(
         return cache.is_complete(entry) and keep_end(entry)
 
     # What is reported of an end is not judged anew, unlike other results.
-    ended = KeptResults(context, "ended", end_key, 20, fresh, shows_end)
+    ended = KeptResults(context, "ended", end_key, 200, fresh, shows_end)
     place = out or context.out / series.name
     results = place / "results"
     with kept.turn():
