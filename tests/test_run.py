@@ -115,3 +115,16 @@ def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> Non
     ui = Ui(Console(file=io.StringIO()))
     directories = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}
     assert len(directories) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "headline"),
+    [
+        ("no such branch", "no such branch"),
+        ("it has no such symbol\nof two lines", "it has no such symbol"),
+        ("not as needed:\n  CONFIG_A\nCONFIG_B", "not as needed: CONFIG_A"),
+        ("the guest said:", "the guest said:"),
+    ],
+)
+def test_the_headline_of_an_error_says_something(what: str, headline: str) -> None:
+    assert KstallError(what).headline == headline

@@ -28,6 +28,12 @@ class KstallError(Exception):
         self.log = log
         self.next = next
 
+    @property
+    def headline(self) -> str:
+        """What happened, in a line: the first one, with the next if that lists it."""
+        first, *more = self.what.splitlines()
+        return f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+
     def __str__(self) -> str:
         parts = [self.what]
         if self.log is not None:

@@ -170,7 +170,7 @@ def _fetch_entries(
         outcome.report_figures()
         entries |= outcome.new_entries
         if outcome.error is not None:
-            reason = outcome.error.what.splitlines()[0]
+            reason = outcome.error.headline
             work.context.ui.say(f"{unit.title}: {outcome.worker} says {reason}")
     return frozenset(work.cache / entry for entry in entries)
 
@@ -357,7 +357,7 @@ def _variants(work: CompileWork) -> tuple[list[list[Variant]], list[Trial]]:
 
 
 def _reason(error: KstallError) -> str:
-    summary = error.what.splitlines()[0]
+    summary = error.headline
     return f"{summary}; {error.next}" if error.next else summary
 
 

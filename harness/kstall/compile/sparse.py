@@ -61,7 +61,7 @@ def obtain(
                 process.run(["dpkg-deb", "-x", deb.path, scratch])
     except KstallError as error:
         raise NoChecker(
-            f"no sparse new enough for this kernel: {error.what.splitlines()[0]}",
+            f"no sparse new enough for this kernel: {error.headline}",
             next=_HELP,
         ) from error
     borrowed = home / "borrowed"

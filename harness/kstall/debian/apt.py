@@ -61,7 +61,7 @@ def newest(
         except KstallError as error:
             if previous is None:
                 raise
-            reason = error.what.splitlines()[0]
+            reason = error.headline
             say(f"using {package} {previous.version}, fetched before: {reason}")
             _remember(previous, store, now - _RECHECK_S + _RETRY_S)
             return previous

@@ -333,8 +333,7 @@ class Farm:
         error = elsewhere.of_json(answer["fault"], self._shelf.cache)
         job.faults.append(answer)
         self._say(
-            f"{job.unit.title}: {answer['worker']} cannot do it: "
-            f"{error.what.splitlines()[0]}"
+            f"{job.unit.title}: {answer['worker']} cannot do it: {error.headline}"
         )
         if answer.get("damaged") and len(job.faults) < _TRIES:
             # Its entries are sent again, possibly to the same worker.

@@ -359,7 +359,7 @@ class _Maker:
         outcome = away.do(unit)
         outcome.report_figures()
         if outcome.error is not None:
-            summary = outcome.error.what.splitlines()[0]
+            summary = outcome.error.headline
             self.run.ui.say(f"{unit.title}: {outcome.worker} says {summary}")
         return outcome.new_entries
 
@@ -459,7 +459,7 @@ class _Maker:
                     raise
                 # No verdict: which series is to blame is found out next.
                 unfit, stage.error, stage.status = error, str(error), "skip"
-                stage.summary = f"not together: {error.what.splitlines()[0]}"
+                stage.summary = f"not together: {error.headline}"
         if unfit is not None:
             raise NotTogether(name, unfit, self.group) from unfit
 

@@ -136,11 +136,11 @@ class Run:
                 entry.status, entry.error = opened.status, opened.error
             except DoesNotApply as error:
                 entry.status, entry.error = "does-not-apply", str(error)
-                opened.summary = error.what.splitlines()[0]
+                opened.summary = error.headline
                 raise StageStopped from error
             except FailedCheck as error:
                 entry.status, entry.error = "fail", str(error)
-                opened.summary = error.what.splitlines()[0]
+                opened.summary = error.headline
                 raise StageStopped from error
             except (KstallError, OSError) as error:
                 entry.error = explain_error(error)

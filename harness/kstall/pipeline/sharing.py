@@ -530,7 +530,7 @@ class _Sharing:
                 booted = run_guest(context, subject.series, guest, stage.log)
             except guestrun.GuestFailed as error:
                 stage.status, stage.error = "skip", str(error)
-                stage.summary = error.what.splitlines()[0]
+                stage.summary = error.headline
                 return False
             stage.summary, stage.reused = booted.summary, booted.reused
         return True

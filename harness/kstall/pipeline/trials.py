@@ -104,7 +104,7 @@ def _try(
         mention_first_try(entry.tries, [])
         if last or not isinstance(stopped.__cause__, NotJudged):
             raise
-        run.ui.say(f"could not judge ({stopped.__cause__.what.splitlines()[0]})")
+        run.ui.say(f"could not judge ({stopped.__cause__.headline})")
         run.ui.say("booting this guest once more")
         return None, []
     with run.stage("judge", entry) as stage:
