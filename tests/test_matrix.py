@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import junitparser
 import pytest
@@ -17,6 +18,7 @@ from fake_kernel import git
 from fakeworld import CHECKS, KERNEL, NO_TYPES, PATCH, TOML, World, write
 from kstall.base import arch
 from kstall.pipeline import matrixfile
+from kstall.pipeline import run as runs
 from kstall.report import matrix, matrixviews, report
 
 
@@ -254,6 +256,24 @@ def test_one_that_is_ended_says_so_and_goes_on(world: World, tmp_path: Path) -> 
     assert "INTERRUPTED" in (latest / "matrix.html").read_text().upper()
     again = world.validate("--kernel", str(tmp_path / "new"), "demo")
     assert again.exit_code == 0, again.output
+
+
+@pytest.mark.fault("killed", "when the second run of a matrix has just begun")
+def test_one_that_had_only_begun_is_interrupted(world: World, tmp_path: Path) -> None:
+    begin = runs.begin
+
+    def ended(*words: Any, **more: Any) -> runs.Run:
+        run = begin(*words, **more)
+        if run.dir.name == "new":
+            raise KeyboardInterrupt
+        return run
+
+    world.prepare.append(lambda: setattr(runs, "begin", ended))
+    ran = world.validate("--kernel", str(tmp_path / "new"), "demo")
+    assert ran.exit_code == 2
+    grid = matrix.read(world.out / "latest")
+    assert [column.status for column in grid.columns] == ["proven", "interrupted"]
+    assert grid.columns[1].cell("demo") is not None
 
 
 # -- a file --------------------------------------------------------------------------

@@ -78,10 +78,14 @@ def prove(
             try:
                 _, outcome = validate.validate(request, ui, command)
                 column.take(outcome)
-            except BaseException:
+            except BaseException as error:
                 # The report of an interrupted run is on disk.
                 with contextlib.suppress(KstallError):
                     column.take(validate.read_run(directory / column.directory))
+                if column.status == "running":
+                    # It had not got further than to write that.
+                    interrupted = isinstance(error, KeyboardInterrupt)
+                    column.status = "interrupted" if interrupted else "could-not-run"
                 raise
 
         tasks = {

@@ -201,9 +201,13 @@ def begin(
     *,
     place: Path | None = None,
     away: elsewhere.Elsewhere | None = None,
+    describe: Callable[[report.Report], None] = lambda _: None,
 ) -> Run:
     """Make the run's directory below ``out`` and point ``out/latest`` to it; or make
-    it at ``place``, which is below a directory of `new_directory`."""
+    it at ``place``, which is below a directory of `new_directory`.
+
+    ``describe`` adds to the report what is known before anything is done.
+    """
     now = datetime.now(UTC)
     directory = new_directory(out, now) if place is None else place
     run = Run(
@@ -223,6 +227,7 @@ def begin(
         began=time.monotonic(),
         away=away,
     )
+    describe(run.report)
     try:
         if place is not None:
             place.mkdir()

@@ -66,27 +66,35 @@ def validate(
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
-    run = runs.begin(request.out, command, ui, place=request.place, away=request.away)
-    run.report.options = _options(request)
-    run.report.environment.arch = request.arch.name
-    run.report.series = [
-        SeriesReport(
-            name=series.name,
-            title=series.spec.title,
-            not_sent=series.not_sent,
-            digest=series.digest,
-            patches=[
-                report.Patch(
-                    file=patch.path.name,
-                    subject=patch.subject,
-                    sha256=cache.file_digest(patch.path),
-                )
-                for patch in series.patches
-            ],
-        )
-        for series in request.series
-    ]
-    return run
+    def describe(new: report.Report) -> None:
+        new.options = _options(request)
+        new.environment.arch = request.arch.name
+        new.series = [
+            SeriesReport(
+                name=series.name,
+                title=series.spec.title,
+                not_sent=series.not_sent,
+                digest=series.digest,
+                patches=[
+                    report.Patch(
+                        file=patch.path.name,
+                        subject=patch.subject,
+                        sha256=cache.file_digest(patch.path),
+                    )
+                    for patch in series.patches
+                ],
+            )
+            for series in request.series
+        ]
+
+    return runs.begin(
+        request.out,
+        command,
+        ui,
+        place=request.place,
+        away=request.away,
+        describe=describe,
+    )
 
 
 def _options(request: Request) -> dict[str, list[str]] | None:
