@@ -20,6 +20,7 @@ from . import (
 )
 from .arch import Architecture
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
+from .once import once
 from .stage import Sink, StageFigure, Status, figure, figures
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "explain",
     "figure",
     "figures",
+    "once",
     "parallel",
     "places",
     "process",

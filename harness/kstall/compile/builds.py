@@ -24,6 +24,7 @@ from ..base import (
     Sink,
     cache,
     elsewhere,
+    once,
     parallel,
     process,
     sources,
@@ -421,11 +422,11 @@ class _State:
     checkout: Callable[[Plan], AppliedTree]
     find_users: Callable[[Path], kbuild.Users]
 
-    @functools.cached_property
+    @once
     def plan(self) -> Plan:
         return self.work.plan.upto(self.number)
 
-    @functools.cached_property
+    @once
     def applied(self) -> AppliedTree:
         return self.checkout(self.plan)
 
@@ -435,7 +436,7 @@ class _State:
         files = self.work.plan.states[self.number]
         return tuple(path for path, file in files if file is not None)
 
-    @functools.cached_property
+    @once
     def users(self) -> kbuild.Users:
         return self.find_users(self.applied.path)
 

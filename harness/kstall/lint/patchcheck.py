@@ -8,7 +8,6 @@ Nothing runs inside a tree: all programs get copies.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from email.parser import BytesHeaderParser
 from email.policy import default as mail_policy
 from pathlib import Path
 
-from ..base import KstallError
+from ..base import KstallError, once
 from ..series import PatchExemption, PatchFile, Series, patchfile
 from ..tree import Base, File, git, tree
 from ..verdict import Check, Verdict, claim_of, run_check
@@ -76,7 +75,7 @@ class CheckedSeries:
     plan: tree.Plan
     scratch: Path
 
-    @functools.cached_property
+    @once
     def checkpatch(self) -> Mapping[str, Sequence[Finding]]:
         """The findings of checkpatch.pl, by the name of the patch file."""
         patches = self.series.patches

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from ..base import once
 from ..build import Ground, kconfig, kernel
 from ..evidence import debugcheck
 from ..series import Project, Series
@@ -44,7 +45,7 @@ class Group:
             return self.configured_as.slot
         return self.series[0].name if len(self.series) == 1 else f"+{ALL}"
 
-    @functools.cached_property
+    @once
     def fixed(self) -> tree.Plan:
         """What costs are compared with: the base with the fixes, if there are any.
 
@@ -78,7 +79,7 @@ class Group:
             return False  # configuring it reports the error
         return not kconfig.missing(requested, kconfig.parse_config(config))
 
-    @functools.cached_property
+    @once
     def code(self) -> debugcheck.ChangedCode:
         """What the patches put into the kernel.  Raises `KstallError` for a base that
         was modified."""

@@ -21,6 +21,7 @@ from ..base import (
     KstallError,
     cache,
     elsewhere,
+    once,
     process,
     sources,
     space,
@@ -261,7 +262,7 @@ class _Maker:
         """Whether costs are compared with a kernel that is not the bare base."""
         return bool(self._costly) and bool(self.group.fixed.patches)
 
-    @functools.cached_property
+    @once
     def _plans(self) -> list[Plan]:
         """The plans of the kernels to build, the patched one first."""
         plan = self.group.plan
@@ -274,7 +275,7 @@ class _Maker:
 
     # -- elsewhere ---------------------------------------------------------------------
 
-    @functools.cached_property
+    @once
     def _config_keys(self) -> tuple[str, ...]:
         """The keys of the configurations of `_plans`, in the same order."""
         fragments = self.group.fragments(self.ground.project)
@@ -349,7 +350,7 @@ class _Maker:
             seconds=900.0 if self._wants_base else 600.0,
         )
 
-    @functools.cached_property
+    @once
     def _made_away(self) -> frozenset[str]:
         """The entries that a worker made for this run, if there are workers."""
         away = self.run.away

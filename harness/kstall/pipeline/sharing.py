@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..base import KstallError, figure, figures, parallel, places
+from ..base import KstallError, figure, figures, once, parallel, places
 from ..build import Ground
 from ..cost import Kernels, objects, shares
 from ..evidence import Evidence, mutate
@@ -61,7 +61,7 @@ class AppliedSeries:
         """The group of this series alone."""
         return Group((self.series,), self.plan)
 
-    @functools.cached_property
+    @once
     def part(self) -> shares.SeriesPart:
         """What identifies its changes among those of others in the same kernel."""
         return overhead.part(self.series, self.group.code.changed)

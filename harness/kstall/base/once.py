@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Properties that are computed once, by threads that do not wait for each other's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+V = TypeVar("V")
+
+
+class once(Generic[V]):
+    """A property that is computed when it is first asked for, once for each object.
+
+    `functools.cached_property` has one lock for all objects up to Python 3.11: while
+    one of them waits for a worker, so do the others.  This one has one for each object,
+    in its ``__dict__``, where the value goes, too.
+    """
+
+    def __init__(self, compute: Callable[[Any], V]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+
+    @overload
+    def __get__(self, owner: object, kind: type) -> V: ...
+
+    def __get__(self, owner: object | None, kind: type) -> Self | V:
+        """The value, from now on without asking here."""
+        if owner is None:
+            return self
+        values = vars(owner)
+        with values.setdefault(f"{self._name}: lock", threading.RLock()):
+            if self._name not in values:
+                values[self._name] = self._compute(owner)
+            value: V = values[self._name]
+        return value
