@@ -144,7 +144,7 @@ class Run:
                 raise StageStopped from error
             except (KstallError, OSError) as error:
                 entry.error = explain_error(error)
-                opened.summary = entry.error.splitlines()[0]
+                opened.summary = KstallError(entry.error).headline
                 raise StageStopped from error
             except KeyboardInterrupt:
                 entry.error = opened.summary = "interrupted"
