@@ -454,7 +454,7 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
             (
                 {"status": "panic", "splats": (first, last), "victims": victims},
                 guestrun.GuestFailed,
-                f"panicked in workload credits:\n{first.excerpt}",
+                f"panicked in workload credits: {first.headline}\n{first.excerpt}",
             )
             for first, last, victims in (
                 (OOPS, NO_ROOT, ()),

@@ -31,8 +31,8 @@ class KstallError(Exception):
     @property
     def headline(self) -> str:
         """What happened, in a line: the first one, with the next if that lists it."""
-        first, *more = self.what.splitlines()
-        return f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+        lines = [line.strip() for line in self.what.splitlines() if line.strip()]
+        return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
 
     def __str__(self) -> str:
         parts = [self.what]

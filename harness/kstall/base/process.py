@@ -63,6 +63,11 @@ class CommandError(KstallError):
         self.output = output
 
     @property
+    def headline(self) -> str:
+        """How it ended; of its last lines the first one would say nothing."""
+        return self.what.splitlines()[0].removesuffix(":")
+
+    @property
     def reason(self) -> str:
         """The first line that it printed."""
         return (self.output.strip().splitlines() or ["no reason given"])[0]

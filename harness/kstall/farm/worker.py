@@ -173,8 +173,8 @@ class _Bench:
             summary, _, hint = text.partition("\n  next: ")
             reason = KstallError(summary, next=hint or None)
             answer = {"fault": elsewhere.as_json(reason, self.shelf.cache)}
-        except Exception:
-            text = f"a bug in kstall:\n{traceback.format_exc()}"
+        except Exception as error:
+            text = f"a bug in kstall: {error!r}\n{traceback.format_exc()}"
             answer = {"fault": elsewhere.as_json(KstallError(text), self.shelf.cache)}
         answer.setdefault("worker", self.name)
         answer.setdefault("seconds", round(time.monotonic() - began, 3))

@@ -674,7 +674,7 @@ def require_time(
         claim = "was starved of time" if run.host.samples else "may have had no time"
         excerpt = run.splats[number].excerpt
         raise NotJudged(
-            f"the guest {claim}{_workload_clause(results)}: {reason}:\n{excerpt}",
+            f"the guest {claim}{_workload_clause(results)}: {reason}\n{excerpt}",
             log=run.console,
             next=_QUIETER,
         )
@@ -697,7 +697,8 @@ def _refuse(
     if not reports:
         require_witness(run)
     if run.status == "panic" or reports:
-        excerpt = reports[0].excerpt if reports else "(nothing on the console)"
+        seen = reports[0].headline if reports else "nothing on the console"
+        excerpt = f"\n{reports[0].excerpt}" if reports else ""
         headline = {
             "panic": "the guest panicked",
             "hang": "the guest hung and was ended at its deadline",
@@ -706,7 +707,7 @@ def _refuse(
         }[run.status]
         ended = expected_splats and all(splat.kind == "panic" for splat in reports)
         raise (GuestEnded if ended else GuestFailed)(
-            f"{headline}{_workload_clause(results)}:\n{excerpt}", log=run.console
+            f"{headline}{_workload_clause(results)}: {seen}{excerpt}", log=run.console
         )
     require_time(run, results, limits)
     if lost := [splat for splat in run.splats if splat not in expected_splats]:

@@ -10,7 +10,7 @@ from rich import markup
 from rich.console import Console
 from rich.table import Table
 
-from ..base import Status
+from ..base import KstallError, Status
 from ..cost import Mode, Overhead
 from ..evidence import Row, falsity
 from ..verdict import Check, Explanation
@@ -324,7 +324,7 @@ def _tries(title: str, tries: Sequence[Try], console: Console) -> Table:
     table = _table(console, title, "guest", "not judged")
     for attempt in tries:
         causes = dict.fromkeys(miss.cause for miss in attempt.unjudged)
-        error = attempt.guest.error.splitlines()[0] if attempt.guest.error else ""
+        error = KstallError(attempt.guest.error or "").headline
         text = escape("; ".join(filter(None, (error, *causes, attempt.evidence))))
         count = str(len(attempt.unjudged)) if not attempt.guest.error else "all"
         table.add_row(str(attempt.number), _mark(attempt.guest.status), count, text)
