@@ -269,10 +269,13 @@ def test_one_that_had_only_begun_is_interrupted(world: World, tmp_path: Path) ->
         return run
 
     world.prepare.append(lambda: setattr(runs, "begin", ended))
-    ran = world.validate("--kernel", str(tmp_path / "new"), "demo")
+    words = ("--kernel", str(tmp_path / "new"), "--kernel", str(tmp_path / "old"))
+    ran = world.validate(*words, "demo")
     assert ran.exit_code == 2
     grid = matrix.read(world.out / "latest")
-    assert [column.status for column in grid.columns] == ["proven", "interrupted"]
+    # The third one was not reached.
+    ends = ["proven", "interrupted", "interrupted"]
+    assert [column.status for column in grid.columns] == ends
     assert grid.columns[1].cell("demo") is not None
 
 

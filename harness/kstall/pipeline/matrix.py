@@ -78,14 +78,10 @@ def prove(
             try:
                 _, outcome = validate.validate(request, ui, command)
                 column.take(outcome)
-            except BaseException as error:
+            except BaseException:
                 # The report of an interrupted run is on disk.
                 with contextlib.suppress(KstallError):
                     column.take(validate.read_run(directory / column.directory))
-                if column.status == "running":
-                    # It had not got further than to write that.
-                    interrupted = isinstance(error, KeyboardInterrupt)
-                    column.status = "interrupted" if interrupted else "could-not-run"
                 raise
 
         tasks = {
@@ -106,6 +102,10 @@ def prove(
         if grid.status == "running":
             # An exception that is a bug of ours is no result.
             grid.status = "could-not-run"
+        for column in grid.columns:
+            if column.status == "running":
+                # It was not reached, or ended before it could say how.
+                column.status = grid.status
         save()
     return directory, grid
 
