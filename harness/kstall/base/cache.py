@@ -45,6 +45,8 @@ _END = 2**15
 RETAINED = 1000
 #: Free bytes of a disk on which more is kept than one run needs.
 PLENTY = 20 * 10**9
+#: Kernels that stay, of 0.2 GB each: those of some runs; at most, those of a matrix.
+KERNELS = (10, 40)
 # How often a run that waits for another says so, and how much of the other's command.
 _REMIND_S = 300.0
 _COMMAND = 100
@@ -367,15 +369,17 @@ def _lease(entry: Path) -> int | None:
 def prune(directory: Path, *, keep: int, most: int = 0) -> None:
     """Delete all but the ``keep`` entries that were used last, and those `held`.
 
-    While the disk has `PLENTY`, ``most`` stay if that is more: results for several
-    trees and architectures that are used in turn.
+    Up to ``most`` stay while the disk has `PLENTY`, as those of several trees and
+    architectures are used in turn; those that were used least recently go first.
     """
     if directory.is_dir():
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=_last_use, reverse=True)
-        if most > keep and shutil.disk_usage(directory).free >= PLENTY:
-            keep = most
-        for path in entries[keep:]:
+        for path in entries[max(keep, most) :]:
+            _remove_unheld(path)
+        for path in reversed(entries[keep:most]):
+            if shutil.disk_usage(directory).free >= PLENTY:
+                break
             _remove_unheld(path)
 
 
@@ -404,7 +408,7 @@ def _remove_unheld(entry: Path) -> None:
 
 
 def _holder() -> str:
-    """Who holds a lock, as those that wait for it are told: process and command."""
+    """Our process and its command, as those that wait for its lock are told."""
     program, *words = sys.argv or [""]
     text = " ".join((Path(program).name or "python", *words))
     shown = text if len(text) <= _COMMAND else f"{text[:_COMMAND]}..."

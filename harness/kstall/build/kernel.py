@@ -41,8 +41,6 @@ _WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
 # Image, symbols and modules, as a guest needs them.
 _KERNEL_BYTES = 5 * 10**8
-#: Kernels that stay in the cache, of 0.2 GB each: those of some runs, or of a matrix.
-KEPT, KEPT_AT_MOST = 10, 40
 _CONFIG_BYTES = 10**7
 _RESOLVED = "resolved.json"
 # What make says when files are newer than the present.
@@ -354,7 +352,8 @@ def built(
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
         kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.mark_read(output)
-    cache.prune(cache_dir / "kernels", keep=KEPT, most=KEPT_AT_MOST)
+    keep, most = cache.KERNELS
+    cache.prune(cache_dir / "kernels", keep=keep, most=most)
     return kernel
 
 

@@ -12,7 +12,7 @@ from .store import Artifact, Damaged, Store
 
 # How many entries of a kind are kept, and how many where there is room; other kinds are
 # pruned by their packages.
-_LIMITS = {"kernels": (10, 40), "projects": (20, 20), "extra": (200, 200)}
+_LIMITS = {"kernels": cache.KERNELS, "projects": (20, 20), "extra": (200, 200)}
 
 
 @dataclass(frozen=True)
