@@ -91,10 +91,11 @@ class Host:
 
 
 def _slept() -> int:
-    """For how many ns this machine was suspended; all who ask get the same.
+    """For how many ns this machine was suspended; who asks later gets the same, unless
+    it was suspended again.
 
-    They have to, as processes know each other by start times.  The difference of two
-    readings is too small by what passes in between: some hundred ns, or as long as
+    That has to be so, as processes know each other by start times.  The difference of
+    two readings is too small by what passes in between: some hundred ns, or as long as
     another process has the processor.
     """
     differences = (

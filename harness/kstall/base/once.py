@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Properties that are computed once, by threads that do not wait for each other's."""
+"""Properties that are computed once, without a lock that all objects share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ V = TypeVar("V")
 class once(Generic[V]):
     """A property that is computed when it is first asked for, once for each object.
 
-    `functools.cached_property` has one lock for all objects up to Python 3.11: while
-    one of them waits for a worker, so do the others.  This one has one for each object,
-    in its ``__dict__``, where the value goes, too.
+    Up to Python 3.11 `functools.cached_property` has one lock for a property of all
+    objects: while the value of one waits for a worker, all others wait, too.  Here each
+    object has its own lock, in its ``__dict__``, beside the value.  Such an object
+    cannot be pickled.
     """
 
     def __init__(self, compute: Callable[[Any], V]) -> None:
@@ -30,7 +31,7 @@ class once(Generic[V]):
     def __get__(self, owner: object, kind: type) -> V: ...
 
     def __get__(self, owner: object | None, kind: type) -> Self | V:
-        """The value, from now on without asking here."""
+        """The value; once it is in ``__dict__``, nobody comes here any more."""
         if owner is None:
             return self
         values = vars(owner)

@@ -34,8 +34,9 @@ TRACING = Path("/sys/kernel/tracing")
 @dataclasses.dataclass(frozen=True)
 class Iommu:
     """The functions of a driver: ``sync`` invalidates what was gathered, ``flush`` all
-    of a domain, ``flushing`` is it or what it calls, and ``walk``, where there is one,
-    invalidates what led to a table that is freed, while it is unmapped."""
+    of a domain.  ``flushing`` is the function to slow down for a longer flush: ``flush``
+    itself, or one that it calls.  ``walk``, where there is one, invalidates in the
+    course of an unmapping what led to a table that is freed."""
 
     sync: str
     flush: str
@@ -48,8 +49,8 @@ IOMMU = {
     "x86_64": Iommu(
         "intel_iommu_tlb_sync", "intel_flush_iotlb_all", "intel_flush_iotlb_all"
     ),
-    # A kprobe at the entry of a function precedes an fprobe there, unless both use
-    # ftrace: what it takes would not be seen as part of the flush.
+    # Kprobes do not use ftrace there: one at the entry of a function runs before an
+    # fprobe, so that its time would not count as the flush's.
     "aarch64": Iommu(
         "arm_smmu_iotlb_sync",
         "arm_smmu_flush_iotlb_all",
