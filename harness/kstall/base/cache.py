@@ -408,7 +408,7 @@ def _remove_unheld(entry: Path) -> None:
 
 
 def _holder() -> str:
-    """Our process and its command, as those that wait for its lock are told."""
+    """The process and its command, for those that wait for its lock."""
     program, *words = sys.argv or [""]
     text = " ".join((Path(program).name or "python", *words))
     shown = text if len(text) <= _COMMAND else f"{text[:_COMMAND]}..."
