@@ -69,6 +69,14 @@ def test_how_a_stage_stops(
     assert says in (entry.error or "")
 
 
+def test_of_a_program_that_failed_the_summary_says_how(run: runs.Run) -> None:
+    with pytest.raises(runs.StageStopped), run.stage("build"):
+        process.run(["sh", "-c", "echo one; echo two; exit 3"])
+    (entry,) = _saved(run).stages
+    assert entry.summary == "`sh -c 'echo one; echo two; exit 3'` exited 3"
+    assert "two" in (entry.error or "")
+
+
 def test_an_interrupt_is_put_down(run: runs.Run, output: io.StringIO) -> None:
     with pytest.raises(KeyboardInterrupt), run.stage("build"):
         raise KeyboardInterrupt

@@ -144,7 +144,9 @@ class Run:
                 raise StageStopped from error
             except (KstallError, OSError) as error:
                 entry.error = explain_error(error)
-                opened.summary = KstallError(entry.error).headline
+                opened.summary = entry.error.splitlines()[0]
+                if isinstance(error, KstallError):
+                    opened.summary = error.headline
                 raise StageStopped from error
             except KeyboardInterrupt:
                 entry.error = opened.summary = "interrupted"
