@@ -34,9 +34,9 @@ TRACING = Path("/sys/kernel/tracing")
 @dataclasses.dataclass(frozen=True)
 class Iommu:
     """The functions of a driver: ``sync`` invalidates what was gathered, ``flush`` all
-    of a domain.  ``flushing`` is the function to slow down for a longer flush: ``flush``
-    itself, or one that it calls.  ``walk``, where there is one, invalidates in the
-    course of an unmapping what led to a table that is freed."""
+    of a domain.  ``flushing`` is slowed down for a longer flush: ``flush`` itself, or
+    one that it calls.  ``walk``, where there is one, invalidates in the course of an
+    unmapping what led to a table that is freed."""
 
     sync: str
     flush: str
