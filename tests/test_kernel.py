@@ -35,7 +35,7 @@ $(O)/vmlinux: $(O)/a.o $(O)/b.o
 \t@gcc -nostdlib -shared -Wl,--build-id -o $@ $^
 $(O)/%.o: $(S)%.c
 \t@echo "  CC      $*.o"
-\t@gcc -Wall -fPIC -c -o $@ $<
+\t@gcc -g -Wall -fPIC $(KCFLAGS) -c -o $@ $<
 modules:
 kernelrelease:
 \t@echo 7.3.4-test
@@ -131,6 +131,14 @@ def test_what_comes_out(bench: Bench) -> None:
     assert entry == dataclasses.replace(built, reused=True)
 
 
+def test_it_does_not_show_where_it_was_built(tmp_path: Path) -> None:
+    """Of two machines with a kernel of one key, one boots what the other asks for."""
+    one, other = (Bench(tmp_path / name).build()[0] for name in ("one", "an-other"))
+    assert one.key == other.key
+    assert one.build_id == other.build_id
+    assert one.vmlinux.read_bytes() == other.vmlinux.read_bytes()
+
+
 @pytest.mark.parametrize("stale", ["bzImage", "compressed/vmlinux.bin"])
 def test_an_image_of_another_kernel_is_none(bench: Bench, stale: str) -> None:
     """As a compiler's cache made it once: a guest would boot what is not judged."""
@@ -149,7 +157,7 @@ def test_an_image_of_another_kernel_is_none(bench: Bench, stale: str) -> None:
 def test_a_full_disk_is_no_fault_of_the_source(bench: Bench) -> None:
     message = "$(S)a.c:1: fatal error: error writing to x.s: No space left on device"
     makefile = bench.tree / "Makefile"
-    makefile.write_text(MAKEFILE.replace("@gcc -Wall", f"@echo '{message}'; false"))
+    makefile.write_text(MAKEFILE.replace("@gcc -g -Wall", f"@echo '{message}'; false"))
     with pytest.raises(KstallError, match="no space left while building") as caught:
         bench.build()
     assert not isinstance(caught.value, kernel.BuildError)
@@ -235,7 +243,7 @@ def test_a_build_error_names_file_and_line(bench: Bench) -> None:
 
 def test_a_missing_tool_is_not_the_series_fault(bench: Bench) -> None:
     makefile = bench.tree / "Makefile"
-    makefile.write_text(MAKEFILE.replace("@gcc -Wall", "@no-such-gcc -Wall"))
+    makefile.write_text(MAKEFILE.replace("@gcc -g -Wall", "@no-such-gcc -g -Wall"))
     with pytest.raises(KstallError) as caught:
         bench.build()
     assert not isinstance(caught.value, kernel.BuildError)

@@ -50,14 +50,24 @@ _DAMAGED = re.compile(
     r"\.[oa]\b.*: file (?:(?:format )?not recognized|truncated|too short|"
     r"in wrong format)"
 )
-# Two kernels of one key have to be the same bytes, whoever builds them and when.
-_REPRODUCIBLE = (
-    "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
-    "KBUILD_BUILD_USER=kstall",
-    "KBUILD_BUILD_HOST=kstall",
-    "KBUILD_BUILD_VERSION=1",
-    "LOCALVERSION=-kstall",
-)
+
+
+def _reproducible(tree: str | Path, output: str | Path) -> tuple[str, ...]:
+    """make's variables with which kernels of one key are the same bytes.
+
+    That is whoever builds them, when, and where: debug information would name both
+    directories, and a build ID is a digest of that, too.
+    """
+    nowhere = f"-fdebug-prefix-map={tree}=. -fdebug-prefix-map={output}=."
+    return (
+        "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
+        "KBUILD_BUILD_USER=kstall",
+        "KBUILD_BUILD_HOST=kstall",
+        "KBUILD_BUILD_VERSION=1",
+        "LOCALVERSION=-kstall",
+        f"KCFLAGS={nowhere}",
+        f"KAFLAGS={nowhere}",
+    )
 
 
 class BuildError(FailedCheck):
@@ -295,7 +305,10 @@ def configured(
 def key_of(content: str, config: Configured, tools: Toolchain) -> str:
     """The kernel's key: base and patched contents, configuration, compiler, recipe."""
     return cache.digest(
-        content, cache.file_digest(config.file), tools.id, _REPRODUCIBLE
+        content,
+        cache.file_digest(config.file),
+        tools.id,
+        _reproducible("tree", "output"),
     )
 
 
@@ -384,9 +397,10 @@ def _make(
             warnings.append(line)
 
     jobs = len(os.sched_getaffinity(0))
+    command = _make_argv(applied.path, output, tools)
     try:
         process.run(
-            [*_make_argv(output, tools), f"-j{jobs}", tools.arch.target, "modules"],
+            [*command, f"-j{jobs}", tools.arch.target, "modules"],
             cwd=applied.path,
             env=dict(tools.env),
             log=log,
@@ -431,8 +445,8 @@ def _drop_mapped(tools: Toolchain, log: Path) -> None:
         )
 
 
-def _make_argv(output: Path, tools: Toolchain) -> list[str]:
-    return ["make", f"O={output}", *tools.make, *_REPRODUCIBLE]
+def _make_argv(tree: Path, output: Path, tools: Toolchain) -> list[str]:
+    return ["make", f"O={output}", *tools.make, *_reproducible(tree, output)]
 
 
 def prepare_make(
@@ -444,7 +458,7 @@ def prepare_make(
 ) -> list[str]:
     """Get the output directory ``slot`` ready; the command that calls make in it."""
     output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
-    return _make_argv(output, tools)
+    return _make_argv(applied.path, output, tools)
 
 
 def _expected_steps(count: Path, config: Path) -> int:
@@ -503,7 +517,7 @@ def _collect(
     tree: Path, output: Path, tools: Toolchain, key: str, cache_dir: Path, log: Path
 ) -> Kernel:
     """Copy what a guest needs out of the build directory."""
-    command = [*_make_argv(output, tools), "-s"]
+    command = [*_make_argv(tree, output, tools), "-s"]
     release = process.run([*command, "kernelrelease"], cwd=tree).stdout.split()[-1]
     target = cache_dir / "kernels" / key
     with cache.keep(target) as scratch:

@@ -4,8 +4,8 @@
 Two series with different configurations, or one that touches a header that everything
 includes, would have each other's objects compiled again at every turn.  So each keeps
 its own output directory.  Only one is in use at a time, under a path that is the same
-for all: the compiler writes that path into objects, and ccache into its keys.  The
-others are set aside::
+for all: it is in kbuild's commands and in the keys of ccache.  The others are set
+aside::
 
     builds/<base id>                    in use; kstall-slot.json says whose it is
     builds/.aside/<base id>/<slot>      the others
