@@ -50,6 +50,16 @@ def test_a_killed_attempt_is_swept_by_the_next(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["entry"]
 
 
+def test_two_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    """As one that builds a kernel and one that gets it from a store."""
+    with cache.publish(tmp_path / "entry") as one:
+        (one / "one").touch()
+        with cache.publish(tmp_path / "entry") as other:
+            (other / "other").touch()
+        assert [path.name for path in one.iterdir()] == ["one"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["entry", "one"]
+
+
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
     with cache.keep(tmp_path / "kind" / "entry") as scratch:

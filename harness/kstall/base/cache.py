@@ -114,22 +114,34 @@ def file_digest(path: Path) -> str:
 def publish(target: Path) -> Iterator[Path]:
     """A directory to fill, which becomes ``target`` when the block succeeds.
 
-    Left-overs of earlier, killed attempts at the same target are removed first; the
-    caller holds the lock that keeps a second attempt away.
+    Left-overs of earlier, killed attempts at the same target are removed first, and not
+    the directory of another run that is at it: the one that ends last counts.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for leftover in target.parent.glob(f".{target.name}.tmp-*"):
-        remove(leftover)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
-    scratch.chmod(0o755)
-    try:
-        yield scratch
-        if target.exists():
-            remove(target)
-        scratch.rename(target)
-    except BaseException:
-        remove(scratch)
-        raise
+        _remove_unheld(leftover)
+    scratch = _sibling(target)
+    with held(scratch):
+        try:
+            yield scratch
+            if target.exists():
+                # Whoever reads the old one is not left without any while it is deleted.
+                old = _sibling(target)
+                target.rename(old)
+                scratch.rename(target)
+                remove(old)
+            else:
+                scratch.rename(target)
+        except BaseException:
+            remove(scratch)
+            raise
+
+
+def _sibling(target: Path) -> Path:
+    """A new directory that counts as a left-over of ``target``."""
+    path = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    path.chmod(0o755)
+    return path
 
 
 @contextlib.contextmanager
