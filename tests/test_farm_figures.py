@@ -16,16 +16,14 @@ from farm_figures import (
     matrix,
     simulated,
 )
-from kstall.series import Project
 
 #: The largest table of docs/workers.md: workers, and cells of a matrix.
 LARGEST = (64, 32)
 
 
 def test_matrix_has_every_unit(project_root: Path) -> None:
-    assert [*SERIES] == sorted(Project(project_root).names())
     text = (project_root / "docs/workers.md").read_text()
-    assert f"with all series: {len(matrix(1))} units" in text
+    assert f"with the nineteen series of that run: {len(matrix(1))} units" in text
     jobs = matrix(2)
     assert len(jobs) == len({job.name for job in jobs})
     kinds = [job.kind for job in jobs]
