@@ -68,7 +68,7 @@ def test_six_series_are_proven_on_the_version_before(
 @pytest.mark.parametrize(
     ("series", "place"),
     [
-        ("mm-migrate", "0002-mm-mmu_notifier-add-.*, mm/mmu_notifier.c:19: hunk 1 "),
+        ("mm-migrate", "0002-mm-mmu_notifier-add-.*, mm/mmu_notifier.c:18: hunk 1 "),
         ("pci-aer-fixes", "0001-PCI-AER-Do-not-clear-.*, drivers/pci/pci.h:875: "),
     ],
 )
