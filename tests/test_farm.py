@@ -308,6 +308,34 @@ def test_workers_of_this_machine(world: World) -> None:
     _settled(world)
 
 
+#: A queue that begins each job at once, here.
+SLURM = {
+    "sbatch": """\
+#!/bin/sh
+cp "$1" "$WORLD/job-$$"
+setsid sh "$WORLD/job-$$" >"$WORLD/job-$$.out" 2>&1 &
+echo $! >>"$WORLD/submitted"
+echo "sbatch: warning: 0 is no number of a job" >&2
+echo "Submitted batch job $!"
+""",
+    "scancel": '#!/bin/sh\necho "$1" >>"$WORLD/cancelled"\nkill -- "-$1"\n',
+}
+
+
+def test_workers_in_jobs(world: World) -> None:
+    _own_interpreter(world)
+    write(world.root / "bin", SLURM)
+    store = ("--store", str(world.root / "store"))
+    ran = world.validate("--on", "slurm:cores=4,memory=8GB,jobs=2", *store)
+    require_proven(ran)
+    names = ("submitted", "cancelled")
+    jobs = [sorted((world.root / name).read_text().split()) for name in names]
+    assert jobs[0] == jobs[1] and len(jobs[0]) == 2
+    assert _alone(world) == verdict(ran)
+    until("they have ended", lambda: not world.processes())
+    _settled(world)
+
+
 def test_interrupted_with_workers_of_this_machine(world: World) -> None:
     _own_interpreter(world)
     world.guest(WAITS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ import fsspec
 import psutil
 import pytest
 
-from fakeworld import World
+from fakeworld import World, write
 from farms import Crowd, crowd
 from faulty import require_proven
 from kstall import farm
@@ -31,6 +33,7 @@ from kstall.farm.line import Ticket, TicketQueue
 from kstall.guest import guest, guestrun
 
 _LOOPBACK = ("127.0.0.1", "::1")
+_SLURM = ("sbatch", "scancel")
 
 # -- who may connect -----------------------------------------------------------------
 
@@ -430,6 +433,73 @@ def test_what_slurm_is_reported(
 def test_slurm_asked_unclearly(text: str, tmp_path: Path) -> None:
     with pytest.raises(KstallError, match="slurm:"):
         farm.slurm_cluster(text, "store", None, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["jobs=0,cores=1", "jobs=1,cores=0"])
+def test_slurm_asked_for_nothing(text: str, tmp_path: Path) -> None:
+    with pytest.raises(KstallError, match="at least one job, of at least one core"):
+        farm.slurm_cluster(f"slurm:{text},memory=1GB", "store", None, tmp_path)
+
+
+@pytest.mark.parametrize("missing", _SLURM)
+def test_slurm_where_there_is_none(tmp_path: Path, missing: str) -> None:
+    world = World(tmp_path / "world", level="quick")
+    (there,) = {*_SLURM} - {missing}
+    write(world.root / "bin", {there: "#!/bin/sh\n"})
+    # It may be elsewhere on this machine.
+    path = {"PATH": str(world.root / "bin")}
+    world.prepare.append(lambda: os.environ.update(path))
+    store = ("--store", str(world.root / "store"))
+    ran = world.validate("--on", "slurm:cores=1,memory=1GB", *store)
+    assert ran.exit_code == 2 and ran.report is None
+    assert ran.output.splitlines() == [
+        f"kstall: --on slurm: needs {missing}, which is not installed here",
+        "  next: run this command on a machine that jobs are submitted from, or leave "
+        "out --on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "reason"),
+    [
+        (
+            "echo 'sbatch: error: invalid partition specified: none' >&2\nexit 1\n",
+            r"`sbatch \S+` exited 1:\nsbatch: error: invalid partition specified: none",
+        ),
+        ("echo 'Nobody counts here'\n", "Could not parse job id .*\n(.*\n)*.*Nobody"),
+        ("exec sleep 60\n", r"`sbatch \S+` ran longer than 1 s"),
+    ],
+)
+def test_jobs_that_slurm_does_not_take(
+    tmp_path: Path, sbatch: str, reason: str
+) -> None:
+    """The run ends, with one message, instead of waiting for workers."""
+    world = World(tmp_path / "world", level="quick")
+    log = world.cache / "slurm/sbatch.log"
+    called = world.root / "called"
+    for name in _SLURM:
+        script = f'#!/bin/sh\necho {name} "$@" >>{called}\n'
+        write(world.root / "bin", {name: script + sbatch * (name == "sbatch")})
+    opened = importlib.import_module("kstall.farm.opened")
+    if "sleep" in sbatch:
+        world.prepare.append(lambda: vars(opened).update(_SUBMIT_S=1.0))
+    ran = world.validate(
+        *("--on", "slurm:cores=2,memory=4GB,queue=none,jobs=2"),
+        *("--store", str(world.root / "store")),
+    )
+    assert ran.exit_code == 2, ran.output
+    assert "Traceback" not in ran.output
+    message = f"--on slurm: a job could not be submitted: {reason}"
+    assert len(re.findall(message, ran.output)) == 1, ran.output
+    assert (
+        f"  log: {log}\n  next: if it is due to what stands after slurm:" in ran.output
+    )
+    # There is also what was to be submitted.
+    assert re.search(reason, log.read_text())
+    assert "#SBATCH -p none" in log.read_text().splitlines()
+    # No job is cancelled that was never begun.
+    calls = [line.split()[0] for line in called.read_text().splitlines()]
+    assert calls == ["sbatch", "sbatch"]
 
 
 def test_without_dask(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,9 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
+from distributed.deploy.spec import ProcessInterface
 
-from ..base import KstallError, process, space
+from ..base import KstallError, cache, process, space
 from .client import Farm
 from .shelf import Shelf
 from .store import Store
@@ -30,6 +34,13 @@ _CONNECT_S = 20.0
 _START_S = 120.0
 # How long workers have to end by themselves.
 _END_S = 15.0
+# How long a job of Slurm may take to be submitted, and all jobs to be cancelled: what
+# is left then ends by itself, as its scheduler is gone.
+_SUBMIT_S = 300.0
+_CANCEL_S = 60.0
+_POLL_S = 0.5
+# What jobs are submitted and cancelled with.
+_SLURM_PROGRAMS = ("sbatch", "scancel")
 
 
 @dataclass(frozen=True)
@@ -61,12 +72,9 @@ def opened(
         if where.workers is not None:
             client = stack.enter_context(_here(where.workers, shelf.cache, store))
         elif where.on is not None and where.on.startswith(_SLURM):
-            secrets = shelf.cache / "slurm"
-            cluster = slurm_cluster(where.on, store.url, where.tls, secrets)
-            stack.callback(cluster.close)
-            client = stack.enter_context(_client(cluster, None))
-            say(f"waiting for Slurm: {where.on}")
-            _wait(client, 1, None)
+            place = shelf.cache / "slurm"
+            jobs = _by_slurm(where.on, store, where.tls, place, say)
+            client = stack.enter_context(jobs)
         else:
             assert where.on is not None
             client = stack.enter_context(_client(where.on, security))
@@ -203,18 +211,122 @@ def _jobqueue() -> Any:
             signal.signal(signal.SIGINT, handler)
 
 
+@dataclass
+class _Submissions:
+    """How many ``jobs`` are to be submitted, and what became of them.
+
+    Dask submits them in a thread of its own, where nobody waits for an error.  The
+    first ``failure`` counts; all that is known of it is in ``log``.
+    """
+
+    log: Path
+    jobs: int = 1
+    submitted: int = 0
+    failure: KstallError | None = None
+
+    def failed(self, error: Exception, script: str) -> None:
+        """Keep why a job could not be submitted, unless another one could not."""
+        if self.failure is not None:
+            return
+        reason = error.what if isinstance(error, KstallError) else str(error)
+        log: Path | None = self.log
+        try:
+            cache.write_text(self.log, f"{reason}\n\nThe script of the job:\n{script}")
+        except OSError:
+            log = None
+        # Without its cause, which would keep the job alive that Dask is to close.
+        self.failure = KstallError(
+            f"--on slurm: a job could not be submitted: {reason}",
+            log=log,
+            next="if it is due to what stands after slurm:, change that, see `man "
+            "sbatch`; then run the same command again",
+        )
+
+    def wait(self) -> None:
+        """Wait until all are submitted.  Raises the failure."""
+        while self.submitted < self.jobs:
+            if self.failure is not None:
+                raise self.failure
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _by_slurm(
+    text: str, store: Store, tls: Tls | None, place: Path, say: Callable[[str], None]
+) -> Iterator[Client]:
+    """A scheduler in this process and workers in jobs of Slurm, which are cancelled in
+    the end.  ``place`` is a directory that all nodes see."""
+    for program in _SLURM_PROGRAMS:
+        if shutil.which(program) is None:
+            raise KstallError(
+                f"--on slurm: needs {program}, which is not installed here",
+                next="run this command on a machine that jobs are submitted from, or "
+                "leave out --on",
+            )
+    submissions = _Submissions(place / "sbatch.log")
+    cluster = slurm_cluster(text, store.url, tls, place, submissions=submissions)
+    try:
+        say(f"waiting for Slurm: {text}")
+        # A client would connect only then, and could not be interrupted before.
+        submissions.wait()
+        with _client(cluster, None) as client:
+            _wait(client, 1, None)
+            yield client
+    finally:
+        with contextlib.suppress(Exception):
+            cluster.close(timeout=_CANCEL_S)
+
+
+def _job_class(base: Any, submissions: _Submissions) -> Any:
+    """The class of jobs ``base``, of dask-jobqueue, with errors that are kept.
+
+    Dask would print a traceback, and wait for the workers all the same.
+    """
+
+    async def submit(self: Any, script: str) -> str:
+        argv = (_SLURM_PROGRAMS[0], script)
+        child = await asyncio.create_subprocess_exec(
+            *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            streams = await asyncio.wait_for(child.communicate(), _SUBMIT_S)
+        except TimeoutError as error:
+            child.kill()
+            raise process.Deadline(
+                f"`{shlex.join(argv)}` ran longer than {_SUBMIT_S:g} s"
+            ) from error
+        answer, errors = (stream.decode(errors="replace") for stream in streams)
+        if child.returncode:
+            raise process.CommandError(argv, child.returncode, answer + errors)
+        return answer
+
+    async def start(self: Any) -> None:
+        try:
+            await base.start(self)
+        except Exception as error:
+            submissions.failed(error, self.job_script())
+            # It has no number, and is not cancelled.
+            await ProcessInterface.start(self)
+        else:
+            submissions.submitted += 1
+
+    return type(base.__name__, (base,), {"_submit_job": submit, "start": start})
+
+
 def slurm_cluster(
     text: str,
     store: str,
     tls: Tls | None,
     secrets: Path,
     scale: Callable[[Any, int], None] = lambda cluster, jobs: cluster.scale(jobs=jobs),
+    submissions: _Submissions | None = None,
 ) -> Any:
     """Workers in jobs of Slurm, as ``slurm:queue=X,cores=8,memory=32GB,jobs=4`` says.
 
     Other words are those of `dask_jobqueue.SLURMCluster`.  Without ``tls``, temporary
     certificates are written to ``secrets``, which all nodes see; ``scale`` submits so
-    many jobs.  Raises `KstallError` for an unknown word, and without dask-jobqueue.
+    many jobs, and ``submissions`` keeps what became of them.  Raises `KstallError` for
+    an unknown word, and without dask-jobqueue.
     """
     cluster_class = _jobqueue().SLURMCluster
     words = [word for word in text.removeprefix(_SLURM).split(",") if word]
@@ -228,12 +340,17 @@ def slurm_cluster(
         cores, jobs = int(pairs.pop("cores")), int(pairs.pop("jobs", "1"))
     except ValueError as error:
         raise KstallError(f"{text}: {error}") from error
+    if min(cores, jobs) < 1:
+        raise KstallError(f"{text}: at least one job, of at least one core")
+    submissions = submissions or _Submissions(secrets / "sbatch.log")
+    submissions.jobs = jobs
     secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
     security = True if tls is None else tls.security()
     # Slurm reports killed jobs, so workers need no nanny.
     dask.config.set({"distributed.worker.daemon": False})
     try:
         cluster = cluster_class(
+            job_cls=_job_class(cluster_class.job_cls, submissions),
             cores=cores,
             processes=1,
             worker_command="kstall worker",
