@@ -51,6 +51,44 @@ def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--store=x"], "--store: no effect without --workers N or --on ADDRESS"),
+        (["--tls-key=x"], "--tls-key: no effect without --on ADDRESS"),
+        (
+            ["--tls-cert=x", "--tls-ca-file=x", "--tls-key=x", "--store=x"],
+            "--store, --tls-ca-file, --tls-cert, --tls-key: no effect without "
+            "--workers N or --on ADDRESS",
+        ),
+        (
+            # The store is used.
+            ["--workers=2", "--store=x", "--tls-cert=x"],
+            "--tls-cert: no effect without --on ADDRESS",
+        ),
+        (
+            ["--workers=2", "--on=tcp://127.0.0.1:1"],
+            "--workers is for this machine, and --on for others: choose one",
+        ),
+    ],
+)
+def test_options_of_workers_that_are_not_named(
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    argv = ["validate", "drm-sched", "--kernel", str(tmp_path), "--out", str(out)]
+    assert cli.main([*argv, *words]) == 2
+    shown = capsys.readouterr()
+    first, *rest = shown.err.splitlines()
+    assert first == f"kstall: {says}" and len(rest) == ("effect" in says)
+    assert shown.out == "" and not out.exists()
+
+
+@pytest.mark.parametrize(
     ("text", "processors"),
     [("0", {0}), ("0,2", {0, 2}), ("0-1", {0, 1}), ("4, 0-2,2", {0, 1, 2, 4})],
 )

@@ -901,9 +901,27 @@ def _tls(arguments: argparse.Namespace) -> farm.Tls | None:
     return tls
 
 
+def _require_effects(arguments: argparse.Namespace) -> None:
+    """Raise `KstallError` for options that have no effect without ``--on``, or a store
+    without any workers."""
+    names = ["tls_ca_file", "tls_cert", "tls_key"]
+    if arguments.workers is None:
+        names.insert(0, "store")
+    given = [name for name in names if getattr(arguments, name) is not None]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        workers = "--workers N or " if "store" in given else ""
+        raise KstallError(
+            f"{options}: no effect without {workers}--on ADDRESS",
+            next="name the workers, or leave it out",
+        )
+
+
 def _where(arguments: argparse.Namespace) -> farm.Where | None:
-    if arguments.workers is None and arguments.on is None:
-        return None
+    if arguments.on is None:
+        _require_effects(arguments)
+        if arguments.workers is None:
+            return None
     if arguments.workers is not None and arguments.on is not None:
         raise KstallError(
             "--workers is for this machine, and --on for others: choose one"
