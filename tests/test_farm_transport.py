@@ -502,11 +502,15 @@ def test_jobs_that_slurm_does_not_take(
     assert calls == ["sbatch", "sbatch"]
 
 
+#: What an installation without workers does not have.
+_EXTRA = ("dask", "distributed", "fsspec")
+
+
 def test_without_dask(tmp_path: Path) -> None:
     """Everything goes on, but for workers, and those are told what to install."""
     code = (
         "import sys\n"
-        "for name in ('dask', 'distributed', 'fsspec'): sys.modules[name] = None\n"
+        f"for name in {_EXTRA}: sys.modules[name] = None\n"
         "from kstall import entry\n"
         "sys.exit(entry.main(sys.argv[1:]))\n"
     )
@@ -523,6 +527,27 @@ def test_without_dask(tmp_path: Path) -> None:
         done = ran(*words)
         assert done.returncode == 2
         assert "pip install '.[workers]'" in done.stderr, done.stderr
+
+
+def test_verdict_without_dask(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    ours = farm.__name__
+
+    def uninstall() -> None:
+        """Tests have imported all of it before, and a run is a fork of theirs."""
+        modules: dict[str, Any] = sys.modules
+        delattr(modules["kstall"], "farm")
+        for name in [*modules, *_EXTRA]:
+            if name.partition(".")[0] in _EXTRA or f"{name}.".startswith(f"{ours}."):
+                modules[name] = None
+        for name in (*_EXTRA, ours):
+            with pytest.raises(ImportError):
+                importlib.import_module(name)
+
+    world.prepare.append(uninstall)
+    ran = world.validate()
+    require_proven(ran)
+    assert len(world.guests) == 7
 
 
 # -- the line --------------------------------------------------------------------------
