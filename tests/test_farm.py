@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, Future
 from fsspec.implementations.local import LocalFileSystem
 
 from fakeworld import KERNEL, World, write
@@ -505,9 +506,34 @@ def test_full_disk_on_one_worker(world: World) -> None:
         assert "(on one; " in ran.output
         workers.hire("two")
         workers.gather()
+        world.prepare.append(lambda: _prefer("one"))
         ran = workers.validate()
+        world.prepare.clear()
         require_proven(ran)
+        # The full one was asked first, and the other one did it.
+        refusals = re.findall(
+            r"(\w+) .*: (\w+) cannot do it: (no space left)", ran.output
+        )
+        assert refusals == [
+            (kind, "one", "no space left") for kind in ("kernels", "guest")
+        ], refusals
+    for name in ("config", "guest"):
+        figures = [figure.name for figure in ran.stage(name).figures]
+        assert [text for text in figures if "work of " in text] == ["work of two"]
+    assert (world.root / "two/builds").exists()
     assert _alone(world) == verdict(ran)
+
+
+def _prefer(name: str) -> None:
+    """Have Dask, which may begin with any worker, begin with this one."""
+    submit = Client.submit
+
+    def first(
+        self: Client, *words: Any, workers: list[str] | None, **how: Any
+    ) -> Future[Any]:
+        return submit(self, *words, workers=workers or [name], **how)
+
+    setattr(Client, "submit", first)  # noqa: B010
 
 
 def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
