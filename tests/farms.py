@@ -15,6 +15,8 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
+from distributed import Client
+
 from fakeworld import Ran, World
 
 _PATIENCE = 120.0
@@ -75,6 +77,30 @@ class Crowd:
 
     def ask(self, *words: str) -> ForkProcess:
         return self.world.start("--on", self.address, *words)
+
+    def until_shared(self, kind: str, clients: int) -> None:
+        """Wait until so many clients wait for one unit of a ``kind``, which is still
+        being done."""
+
+        def wanting(dask_scheduler: Any) -> int:
+            return max(
+                len(task.who_wants or ())
+                for key, task in dask_scheduler.tasks.items()
+                if str(key).startswith(f"{kind}-") and task.state == "processing"
+            )
+
+        def watch() -> None:
+            with Client(self.address) as client:
+                until(
+                    f"{clients} clients that wait for {kind}",
+                    lambda: client.run_on_scheduler(wanting) == clients,
+                )
+
+        # In a process of its own: a client has threads, and runs are forks of ours.
+        child = ForkProcess(target=watch)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
 
     def kill(self, child: ForkProcess) -> None:
         """SIGKILL, as the kernel does to who has taken too much memory."""

@@ -828,7 +828,7 @@ def test_two_clients_that_want_the_same_kernel(world: World) -> None:
         )
         store = ("--store", str(world.cache / "store"), "--out", str(world.root / "o2"))
         second = another.start("--on", workers.address, *store)
-        until("it asks, too", lambda: "2 workers" in world._output(second))
+        workers.until_shared("kernels", 2)
         _go(world)
         both = (world.end(first), another.end(second))
     for ran in both:
