@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -510,6 +511,47 @@ def test_an_architecture_that_the_file_has_not_is_one_line(world: World) -> None
     with pytest.raises(matrixfile.MatrixError) as caught:
         matrixfile.narrowed(columns, ["demo"], None, "arm64")
     assert str(caught.value) == "no tree of the matrix is for demo on arm64"
+
+
+@pytest.mark.parametrize(
+    ("program", "purpose"),
+    [
+        (arch.ARM64.tool("gcc"), "which compiles for it"),
+        (arch.ARM64.qemu, "which emulates it"),
+    ],
+)
+def test_an_architecture_that_lacks_a_program_stops_no_other(
+    world: World, program: str, purpose: str
+) -> None:
+    which = shutil.which
+
+    def none(name: str, *words: Any, **how: Any) -> str | None:
+        return None if name == program else which(name, *words, **how)
+
+    world.prepare.append(lambda: setattr(shutil, "which", none))
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\nlevels = ["quick"]\n'
+        'archs = ["arm64", "x86_64"]\n',
+    )
+    ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
+    assert ran.exit_code == 2, ran.output
+    what = f"--arch arm64: no {program}, {purpose}"
+    hint = f"  next: apt-get install {' '.join(arch.ARM64.packages)}, or as root: "
+    # Before anything is built, with what to install.
+    early, _, rest = ran.output.partition("1 of 2: ")
+    assert f"{what}\n{hint}" in early
+    assert f"NOT JUDGED     demo, later on linux arm64: root: {what}\n" in rest
+    grid = matrix.read(world.out / "latest")
+    assert [
+        (column.arch, column.status, {cell.status for cell in column.cells})
+        for column in grid.columns
+    ] == [("arm64", "could-not-run", {"error"}), ("x86_64", "proven", {"pass"})]
+    assert {cell.why for cell in grid.columns[0].cells} == {f"root: {what}"}
+    # The column's own report has it all.
+    run = report.read(world.out / "latest" / "linux-arm64" / "report.json")
+    (stage,) = [stage for stage in run.stages if stage.name == "root"]
+    assert (stage.error or "").startswith(f"{what}\n{hint}")
 
 
 def test_trees_of_the_command_line_are_for_its_architecture(

@@ -66,6 +66,7 @@ def prove(
         save()
         runs.lead_latest(template.out, directory)
         bases = _bases(template, columns, ui)
+        _report_lacking(columns, ui)
         # A column that only waits for workers need not wait for other columns, too.
         at_once = 1 if template.away is None else len(columns)
 
@@ -149,6 +150,16 @@ def _bases(
         except (KstallError, OSError) as error:
             ui.say(f"cannot be obtained: {error}")
     return bases
+
+
+def _report_lacking(columns: Sequence[ColumnPlan], ui: Ui) -> None:
+    """Say which programs an architecture needs that are not installed: its columns say
+    so, too, but others may take hours before."""
+    for name in dict.fromkeys(column.arch for column in columns):
+        try:
+            arch.named(name).require()
+        except KstallError as error:
+            ui.say(str(error))
 
 
 def _request(
