@@ -18,6 +18,7 @@ from typing import Any
 from distributed import Client
 
 from fakeworld import Ran, World
+from live import Outcome
 
 _PATIENCE = 120.0
 
@@ -135,6 +136,23 @@ def crowd(world: World, *names: str, tls: Sequence[str] = ()) -> Iterator[Crowd]
         workers.dismiss()
 
 
+#: What is no result: it takes long to make, and is the same whoever makes it.
+_MADE = (
+    *("accel.json", "configs", "extra", "kernels", "locks", "roots", "sources"),
+    *("sparse", "trees"),
+)
+
+
+def without_results(cache_dir: Path, place: Path) -> Path:
+    """A cache at ``place`` with the sources, roots and kernels of another one, and with
+    no evidence, compiled patches or counts."""
+    place.mkdir()
+    for name in _MADE:
+        if (cache_dir / name).exists():
+            (place / name).symlink_to(cache_dir / name)
+    return place
+
+
 #: What has to differ between two runs that came to the same.
 _OWN = frozenset(
     (
@@ -150,7 +168,7 @@ _OWN = frozenset(
 )
 
 
-def verdict(ran: Ran) -> str:
+def verdict(ran: Ran | Outcome) -> str:
     """A report as text, without what has to differ, and the stage that names the
     workers."""
     assert ran.report is not None, ran.output

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fakeworld import World
-from farms import crowd
+from fakeworld import Ran, World
+from farms import crowd, verdict, without_results
 from faulty import KILLED, PANIC, RUNNING, require_proven, settling
 from kstall.series import SeriesError
 from test_sharing import KNOWS, OVERHEAD, entry, make, shared, stage
@@ -99,6 +100,36 @@ def test_workers_run_only_what_shows_the_bugs(world: World) -> None:
     assert stage(ran, "beta", "without").summary == (
         "1 of 1 checks fail on the base kernel"
     )
+
+
+def test_verdict_with_a_worker_is_that_without(tmp_path: Path) -> None:
+    """As tests/test_live_farm.py has it with real kernels."""
+    with settling(make(World(tmp_path / "world"))) as world:
+        path = fix(world)
+        path.write_text(path.read_text().replace(OVERHEAD.format(name="beta"), ""))
+        world.guest(BUG + SLEEPS)
+        require_proven(world.validate("beta"))
+        alone, helped = (
+            _from_nothing(world, name, workers)
+            for name, workers in (("alone", ()), ("helped", ("one",)))
+        )
+    assert verdict(alone) == verdict(helped)
+    for name in ("compile", "guest", "without"):
+        figures = {figure.name for figure in stage(helped, "beta", name).figures}
+        assert "work of one" in figures
+
+
+def _from_nothing(world: World, name: str, workers: tuple[str, ...]) -> Ran:
+    """A run that has kernels, and no results."""
+    place = without_results(world.cache, world.root / name)
+    world.prepare.append(lambda: os.environ.update(KSTALL_CACHE=str(place)))
+    with crowd(world, *workers) as helpers:
+        ran = world.validate("beta", *(("--on", helpers.address) if workers else ()))
+    world.prepare.clear()
+    require_proven(ran)
+    assert {"base", "config", "build"} <= ran.reused
+    assert {"compile", "guest", "without"}.isdisjoint(ran.reused)
+    return ran
 
 
 def test_others_may_build_many_kernels_meanwhile(world: World) -> None:
