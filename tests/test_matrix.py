@@ -563,6 +563,137 @@ def test_trees_of_the_command_line_are_for_its_architecture(
     assert [column.arch for column in columns] == ["arm64", "arm64"]
 
 
+# -- skipped checks ------------------------------------------------------------------
+
+_COLD = "it is too cold there"
+_NO_HISTORY = "has no history to look up Fixes: tags in"
+
+
+def _skip_some(world: World) -> None:
+    """Have ``demo`` lack a check on arm64, and the trees the history for ``later``."""
+    demo = world.project.patches / "demo"
+    toml = (demo / "series.toml").read_text()
+    check = toml[toml.index("[[check]]") : toml.index("[overhead]")]
+    toml += check.replace("dozes", "snores").replace("It dozes", "It snores")
+    toml += f'\n[[on.arm64.skipped]]\nchecks = ["snores"]\nbecause = "{_COLD}"\n'
+    (demo / "series.toml").write_text(toml)
+    code = (demo / "checks.py").read_text()
+    snores = code[code.index("\n\ndef dozes") :].replace("dozes", "snores")
+    (demo / "checks.py").write_text(code + snores)
+    patch = world.project.patches / "later/0001-demo.patch"
+    tag = 'Fixes: 0123456789ab ("demo: Return")\n'
+    text = patch.read_text().replace("Assisted-by", f"{tag}Assisted-by")
+    patch.write_text(text)
+
+
+def test_a_pass_says_what_was_skipped(world: World, two: Path) -> None:
+    _skip_some(world)
+    two.write_text(two.read_text().replace('["demo"]', '["demo", "later"]'))
+    ran = world.run("validate", "--matrix", str(two), "--out", str(world.out))
+    assert ran.exit_code == 0, ran.output
+    latest = world.out / "latest"
+    grid = matrix.read(latest)
+    here, there = grid.columns
+    names = {
+        (column.arch, cell.series): [skip.check for skip in cell.skipped]
+        for column in grid.columns
+        for cell in column.cells
+    }
+    assert names == {
+        ("x86_64", "demo"): [],
+        ("x86_64", "later"): ["fixes_are_in_history"],
+        ("arm64", "demo"): ["snores"],
+        ("arm64", "later"): ["fixes_are_in_history"],
+    }
+    causes = {
+        (group.checks, group.series): (group.columns, group.cause)
+        for group in matrixviews.skipped_checks(grid)
+    }
+    assert causes[("snores",), ("demo",)] == ((there,), _COLD)
+    columns, cause = causes[("fixes_are_in_history",), ("later",)]
+    assert columns == (here, there) and _NO_HISTORY in cause
+    # The terminal: numbers in the table, causes below it.
+    table = ran.output.rpartition("2 of 2: linux arm64 quick")[2]
+    for name, cells in (
+        ("demo", ["proven", "proven, 1 skipped"]),
+        ("later", ["proven, 1 skipped", "proven, 1 skipped"]),
+    ):
+        (row,) = re.findall(rf"(?m)^{name} +(.*)$", table)
+        assert re.split(r"  +", row.strip()) == cells
+    legend = table.partition("\nskipped  neither passed nor failed in")[2]
+    assert f"\n         snores of demo on linux arm64: {_COLD}\n" in legend
+    where = "linux x86_64, linux arm64"
+    assert f"\n         fixes_are_in_history of later on {where}: " in legend
+    # Page and JUnit: a skip is marked as one.
+    page = (latest / "matrix.html").read_text()
+    assert page.count("○ 1 skipped") == 3
+    assert _COLD in page and _NO_HISTORY in page
+    assert not re.search(r"✓[^<]*(skipped|snores)", page)
+    cases = {
+        (case.classname, case.name): [type(outcome).__name__ for outcome in case.result]
+        for suite in junitparser.JUnitXml.fromfile(str(latest / "junit.xml"))
+        for case in suite
+    }
+    assert cases == {
+        ("kstall.linux-x86_64", "demo"): [],
+        ("kstall.linux-x86_64", "later"): [],
+        ("kstall.linux-x86_64.later", "fixes_are_in_history"): ["Skipped"],
+        ("kstall.linux-arm64", "demo"): [],
+        ("kstall.linux-arm64.demo", "snores"): ["Skipped"],
+        ("kstall.linux-arm64", "later"): [],
+        ("kstall.linux-arm64.later", "fixes_are_in_history"): ["Skipped"],
+    }
+
+
+def test_what_the_level_leaves_out_is_not_counted(world: World, tmp_path: Path) -> None:
+    words = ("--kernel", str(tmp_path / "new"), "demo", "--level", "full")
+    ran = world.validate(*words)
+    grid = matrix.read(world.out / "latest")
+    saved = report.read(world.out / "latest/new/report.json")
+    skipped = {
+        check.name: check.detail
+        for check in saved.series[0].checks
+        if check.status == "skip"
+    }
+    left = {name for name, cause in skipped.items() if cause.endswith("LEVEL=deep")}
+    # Both what is compiled and what is read.
+    assert {"compiles_with_clang", "coccinelle_clean"} <= left, ran.output
+    (cell,) = grid.columns[1].cells
+    assert {skip.check for skip in cell.skipped} == {*skipped} - left
+
+
+def test_skips_with_one_cause_are_one_line() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    skips = [{"check": "x", "cause": "cold"}, {"check": "y", "cause": "cold"}]
+    grid = _matrix(first="proven", second="proven", third="failed")
+    grid.series = names
+    for column in grid.columns:
+        column.asked = names
+        column.cells = [
+            matrix.Cell.model_validate(
+                {"series": name, "status": "pass", "skipped": skips}
+            )
+            for name in names
+        ]
+    # One that is not proven has more to say than what was skipped.
+    grid.columns[2].cells[0].status = "fail"
+    grid.columns[0].cells[4].skipped.pop()
+    assert [
+        (group.what, [column.tree for column in group.columns], group.counted)
+        for group in matrixviews.skipped_checks(grid)
+    ] == [
+        ("x, y of a", ["first", "second"], False),
+        ("x, y of b, c, d", ["first", "second", "third"], False),
+        ("x of e", ["first", "second", "third"], False),
+        ("y of e", ["second", "third"], False),
+    ]
+    for column in grid.columns[:2]:
+        column.cells[4] = column.cells[3].model_copy(update={"series": "e"})
+    grid.columns.pop()
+    (group,) = matrixviews.skipped_checks(grid)
+    assert (group.what, group.counted) == ("x, y of all 5 series", True)
+
+
 # -- the view ------------------------------------------------------------------------
 
 

@@ -18,6 +18,15 @@ from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
 from .views import check_summary
 
 FILE = "matrix.json"
+# It is in the reason for each check that is left to another level.
+_LEVEL = "LEVEL="
+
+
+class Skip(Model):
+    """A check of a series that was skipped in a column."""
+
+    check: str
+    cause: str = Field(description="why, in one line")
 
 
 class Cell(Model):
@@ -31,6 +40,11 @@ class Cell(Model):
     applies: bool = Field(default=False, description="all its patches applied")
     why: str = Field(default="", description="what decides the status, in one line")
     seconds: float = Field(default=0, description="of its own stages")
+    skipped: list[Skip] = Field(
+        default=[],
+        description="checks that neither passed nor failed, for example because of "
+        "the architecture or the tree; without those that the level leaves out",
+    )
 
     @property
     def unexpected(self) -> bool:
@@ -106,6 +120,11 @@ def _cell(series: SeriesReport, report: Report) -> Cell:
         applies=series.applies,
         why=_why(series, report),
         seconds=round(sum(stage.seconds for stage in series.stages), 3),
+        skipped=[
+            Skip(check=check.name, cause=" ".join(check.detail.split()))
+            for check in series.checks
+            if check.status == "skip" and _LEVEL not in check.detail
+        ],
     )
 
 

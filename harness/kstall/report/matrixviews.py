@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..base import Status, cache
+from . import explain
 from .html import environment
 from .junit import RESULTS
-from .matrix import Cell, Column, Matrix
-from .plain import printable
+from .matrix import Cell, Column, Matrix, Skip
+from .plain import printable, shortened
 from .views import STYLE, VERDICT, escape
 
 #: The words for a cell's status, the worst first.
@@ -47,10 +48,39 @@ class Reason:
     @property
     def who(self) -> str:
         """The series, in few words."""
-        everyone = all({*column.asked} == {*self.series} for column in self.columns)
-        if everyone and len(self.series) > _FEW:
+        if _all_of(self.series, self.columns) and len(self.series) > _FEW:
             return f"all {len(self.series)} series"
         return ", ".join(self.series)
+
+
+@dataclass(frozen=True)
+class SkippedChecks:
+    """Checks that were skipped for one cause, each of them in each of some proven
+    series in each of some columns."""
+
+    checks: tuple[str, ...]
+    series: tuple[str, ...]
+    columns: tuple[Column, ...]
+    cause: str
+
+    @property
+    def what(self) -> str:
+        """The checks and series, in few words."""
+        who = ", ".join(self.series)
+        if self.counted:
+            every = "all " if _all_of(self.series, self.columns) else ""
+            who = f"{every}{len(self.series)} series"
+        return f"{', '.join(self.checks)} of {who}"
+
+    @property
+    def counted(self) -> bool:
+        """Whether `what` has the number of series, and not their names."""
+        return len(self.series) > _FEW
+
+
+def _all_of(series: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Whether ``series`` are all that were requested in each of ``columns``."""
+    return all({*column.asked} == {*series} for column in columns)
 
 
 def titles(matrix: Matrix) -> dict[str, str]:
@@ -103,6 +133,40 @@ def reasons(matrix: Matrix) -> list[Reason]:
     return sorted(entries, key=lambda reason: order.index(reason.status))
 
 
+def skipped_checks(matrix: Matrix) -> list[SkippedChecks]:
+    """The checks that were skipped in proven cells, by cause, in the order of the
+    matrix; the level leaves out others, which are not among them."""
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for name in matrix.series:
+        for column in matrix.columns:
+            cell = column.cell(name)
+            for skip in skips(cell) if cell is not None else ():
+                key = (skip.cause, name, skip.check)
+                places.setdefault(key, []).append(column.directory)
+    # First the checks with the same columns, and then the series with the same checks.
+    checks: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (cause, name, check), directories in places.items():
+        checks.setdefault((cause, name, tuple(directories)), []).append(check)
+    series: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for (cause, name, where), names in checks.items():
+        series.setdefault((cause, where, tuple(names)), []).append(name)
+    by_place = {column.directory: column for column in matrix.columns}
+    return [
+        SkippedChecks(
+            checks=names,
+            series=tuple(owners),
+            columns=tuple(by_place[place] for place in where),
+            cause=cause,
+        )
+        for (cause, where, names), owners in series.items()
+    ]
+
+
+def skips(cell: Cell) -> list[Skip]:
+    """The skipped checks of a proven cell: any other one has more to say."""
+    return cell.skipped if cell.status == "pass" else []
+
+
 def counts(matrix: Matrix) -> str:
     """The number of cells by status, the worst first."""
     statuses = Counter(cell.status for _, cell in _cells(matrix))
@@ -140,6 +204,15 @@ def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
             f"{mark} {escape(reason.who)} on {escape(where)}: {escape(reason.why)}",
             soft_wrap=True,
         )
+    if left_out := skipped_checks(matrix):
+        console.print("skipped  neither passed nor failed in series that are proven:")
+    for group in left_out:
+        where = ", ".join(heads[column.directory] for column in group.columns)
+        cause = shortened(group.cause, explain.WIDTH)
+        console.print(
+            f"         {escape(group.what)} on {escape(where)}: {escape(cause)}",
+            soft_wrap=True,
+        )
     for column in matrix.columns:
         if column.status not in ("proven", "does-not-apply"):
             place = directory / column.directory / "report.html"
@@ -153,6 +226,8 @@ def _shown(cell: Cell | None) -> str:
     if cell is None:
         return "[dim]-[/]"
     note = " (unexpected)" if cell.unexpected else ""
+    if left_out := len(skips(cell)):
+        note += f", [{STYLE['skip']}]{left_out} skipped[/]"
     return f"[{STYLE[cell.status]}]{WORDS[cell.status]}[/]{note}"
 
 
@@ -163,6 +238,8 @@ def write_page(matrix: Matrix, path: Path) -> None:
         matrix=matrix,
         titles=titles(matrix),
         reasons=reasons(matrix),
+        skipped_checks=skipped_checks(matrix),
+        skips=skips,
         counts=counts(matrix),
         cell_words=WORDS,
     )
@@ -170,15 +247,26 @@ def write_page(matrix: Matrix, path: Path) -> None:
 
 
 def write_junit(matrix: Matrix, path: Path) -> None:
-    """Write ``junit.xml``: a suite per column, a case per series."""
+    """Write ``junit.xml``: a suite per column, a case per series, and a skipped one for
+    each check that was skipped in a proven series."""
     document = junitparser.JUnitXml(name=f"kstall {matrix.run}")
     for column in matrix.columns:
         suite = junitparser.TestSuite(f"kstall.{column.name}")
         for name in matrix.series:
             if (cell := column.cell(name)) is not None:
-                suite.add_testcase(_case(column, cell))
+                suite.add_testcases([_case(column, cell), *_skipped(column, cell)])
         document.add_testsuite(suite)
     document.write(str(path), pretty=True)
+
+
+def _skipped(column: Column, cell: Cell) -> Iterator[junitparser.TestCase]:
+    """Cases of the checks that the case of a proven series does not show."""
+    for skip in skips(cell):
+        test_case = junitparser.TestCase(
+            skip.check, classname=f"kstall.{column.directory}.{cell.series}"
+        )
+        test_case.result = [RESULTS["skip"](printable(skip.cause))]
+        yield test_case
 
 
 def _case(column: Column, cell: Cell) -> junitparser.TestCase:
