@@ -9,18 +9,24 @@ SERIES ?=
 # Not from the environment, where they are often something else's.
 VERSION = 1
 ARCH =
+# A file that names trees, series, architectures and levels.
+MATRIX =
+WORKERS =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
-export PYTHON KERNEL KERNELS SERIES VERSION LEVEL
+export PYTHON KERNEL KERNELS SERIES VERSION LEVEL MATRIX WORKERS
 unexport ARCH
 export KSTALL_ARCH = $(ARCH)
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)
 endif
+
+# A matrix has levels of its own, unless one is asked for.
+own_level = $(and $(MATRIX),$(filter file,$(origin LEVEL)))
 
 kstall = .venv/bin/kstall
 
@@ -29,7 +35,8 @@ kstall = .venv/bin/kstall
 
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|repo#branch|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
-	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one'
+	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one,'
+	@echo '       or MATRIX=FILE, which names trees, architectures and levels; and WORKERS=2'
 	@echo '       setup and validate take ARCH=arm64, stability takes N=20 LOAD="2 4"'
 	@echo '       and series takes VERSION=2'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
@@ -40,8 +47,9 @@ setup: ## install what is missing: Debian packages (as root), .venv
 validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs; deep: all)
 	@set -f; set -- $${KERNEL:+--kernel "$$KERNEL"}; \
 	for kernel in $$KERNELS; do set -- "$$@" --kernel "$$kernel"; done; \
+	set -- "$$@" $${MATRIX:+--matrix "$$MATRIX"} $${WORKERS:+--workers "$$WORKERS"}; \
 	set -- "$$@" $${KSTALL_ARCH:+--arch "$$KSTALL_ARCH"}; \
-	$(kstall) validate --level $(LEVEL) "$$@" -- $$SERIES
+	$(kstall) validate $(if $(own_level),,--level $(LEVEL)) "$$@" -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES

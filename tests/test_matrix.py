@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
 import shutil
@@ -807,3 +808,44 @@ def test_make_hands_trees_on_and_runs_nothing_of_them(
         assert done.returncode == 0, done.stderr
         level = "quick" if "LEVEL=quick" in words else "full"
         assert done.stdout.splitlines() == ["validate", "--level", level, *asked]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["MATRIX=a b.toml"], ["--matrix", "a b.toml", "--"]),
+        (
+            ["MATRIX=$(touch sprung)`touch sprung`"],
+            ["--matrix", "`touch sprung`", "--"],
+        ),
+        (
+            ["MATRIX=a.toml", "WORKERS=2", "ARCH=arm64", "LEVEL=full", "SERIES=one"],
+            [
+                *("--level", "full", "--matrix", "a.toml", "--workers", "2"),
+                *("--arch", "arm64", "--", "one"),
+            ],
+        ),
+        (["WORKERS=2"], ["--level", "full", "--workers", "2", "--"]),
+    ],
+)
+def test_make_leaves_the_level_of_a_matrix_to_its_file(
+    project_root: Path, tmp_path: Path, words: list[str], asked: list[str]
+) -> None:
+    program = tmp_path / "kstall"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    # A CI may have variables of these names for purposes of its own.
+    others = {"MATRIX": "x86", "WORKERS": "many"}
+    done = subprocess.run(
+        [
+            *("make", "-s", "-f", str(project_root / "Makefile"), "-o", "setup"),
+            *("validate", f"kstall={program}", *words),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, **others},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["validate", *asked]
+    assert not (tmp_path / "sprung").exists()

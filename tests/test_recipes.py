@@ -282,6 +282,24 @@ def test_the_trees_of_the_night_are_those_that_series_are_for() -> None:
     assert sorted(seen) == sorted(sent) and sent < set(subsystems)
 
 
+# -- a matrix ------------------------------------------------------------------------
+
+
+def test_the_example_is_all_series_on_three_trees_for_two_architectures() -> None:
+    project = Project(ROOT)
+    columns = matrixfile.read(ROOT / "docs/examples/matrix.toml", project)
+    assert [(column.tree, column.arch, column.level) for column in columns] == [
+        (f"debian:{version}", arch, "quick")
+        for version in ("7.3", "7.2", "6.12")
+        for arch in ("x86_64", "arm64")
+    ]
+    for column in columns:
+        assert column.kernel == Path(column.tree)
+        assert column.series == project.names()
+        # Where a series applies, series.toml says.
+        assert column.expected is None
+
+
 # -- GitLab --------------------------------------------------------------------------
 
 
