@@ -255,6 +255,24 @@ def test_a_night_with_bad_input_is_two(world: World, tmp_path: Path) -> None:
     assert _run(world, "nightly.sh").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("more", "words"), [({}, ""), ({"WORKERS": "2"}, " --workers 2")]
+)
+def test_a_night_has_as_many_workers_as_are_named(
+    tmp_path: Path, more: dict[str, str], words: str
+) -> None:
+    write(tmp_path, {"kstall": '#!/bin/sh\necho "$@"\n'})
+    done = subprocess.run(
+        [RECIPES / "nightly.sh", "a.toml", "nights", "demo"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "KSTALL": str(tmp_path / "kstall"), **more},
+        capture_output=True,
+        text=True,
+    )
+    out = "validate --matrix a.toml --out nights/runs"
+    assert done.stdout == f"{out}{words} -- demo\n", done.stderr
+
+
 def test_it_mails_nobody() -> None:
     for path in RECIPES.iterdir():
         assert not re.search(r"\b(mail|sendmail|mutt|smtp|curl)\b", path.read_text())

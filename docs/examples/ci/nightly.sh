@@ -7,13 +7,14 @@
 # usage: nightly.sh MATRIX.toml PLACE [SERIES...]
 #
 # PLACE/index.html is the page; PLACE/runs has the nights, of which the last KEEP stay,
-# and older ones that are still compared with.  Exit status: that of `kstall compare`,
-# so a job is red only if something got worse; the first night, that of `kstall
-# validate`.
+# and older ones that are still compared with.  WORKERS is as --workers takes it.  Exit
+# status: that of `kstall compare`, so a job is red only if something got worse; the
+# first night, that of `kstall validate`.
 set -eu
 
 kstall=${KSTALL:-.venv/bin/kstall}
 keep=${KEEP:-14}
+workers=${WORKERS:-}
 
 if test $# -lt 2; then
 	echo "usage: $0 MATRIX.toml PLACE [SERIES...]" >&2
@@ -33,7 +34,8 @@ fi
 
 old=$(readlink "$runs/latest" || true)
 status=0
-"$kstall" validate --matrix "$matrix" --out "$runs" -- "$@" || status=$?
+"$kstall" validate --matrix "$matrix" --out "$runs" \
+	${workers:+--workers "$workers"} -- "$@" || status=$?
 latest=$(readlink "$runs/latest" || true)
 after=$runs/$latest
 if test -z "$latest" || test "$latest" = "$old"; then
