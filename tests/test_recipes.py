@@ -461,6 +461,18 @@ def test_the_matrix_of_the_document_is_one(tmp_path: Path) -> None:
     assert {column.level for column in columns} == {"quick"}
 
 
+def test_the_matrix_for_one_branch_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "docs/trees.md").read_text()
+    blocks = re.findall(r"(?ms)^```toml\n(\[matrix\]\n.*?)^```$", text)
+    write(tmp_path, {"matrix.toml": "".join(blocks)})
+    columns = matrixfile.read(tmp_path / "matrix.toml", Project(ROOT))
+    assert [(column.tree, column.arch, column.level) for column in columns] == [
+        ("linux#for-next", "x86_64", "quick"),
+        ("linux#for-next", "arm64", "quick"),
+    ]
+    assert {str(column.kernel) for column in columns} == {"~/linux#for-next"}
+
+
 def test_documents_quote_no_recipe_that_is_not_there() -> None:
     text = (ROOT / "docs/ci.md").read_text()
     for path in re.findall(r"docs/examples/ci/[\w.-]+", text):
