@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import io
 import json
 import os
 import shlex
+import shutil
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from rich.console import Console
 
 from kstall import cli
 from kstall.base import arch
-from kstall.evidence import evidence, kunit
+from kstall.evidence import evidence, kunit, readers
 from kstall.pipeline import Request, ui, validate
 from kstall.pipeline import run as runs
 from kstall.report import (
@@ -293,6 +297,78 @@ def test_readers_that_disagree_show_the_first_record_that_differs(
     # What is cut off anywhere explains less, and nothing else.
     (place / "record.jsonl").write_text(_recorded(5, 7)[:-20])
     assert _explained(tmp_path, unlike).excerpts == []
+
+
+WAIT = "drm_sched_job_wait"
+CREDITS = "drm_sched_job_no_credits"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "old", "new", "event", "shown"),
+    [
+        (
+            "text_is_the_record",
+            "trace.txt",
+            "wait_ns=4688761",
+            "wait_ns=0",
+            WAIT,
+            ["ftrace prints, at ", "the record has, at "],
+        ),
+        (
+            "decoded_by_perf",
+            "perf.txt",
+            "credit_limit=1",
+            "credit_limit=0",
+            CREDITS,
+            ["only ftrace has, at "],
+        ),
+        (
+            "decoded_by_trace_cmd",
+            "trace-cmd.txt",
+            "dev=drm_sched_test_credits",
+            "[FAILED TO PARSE] dev=drm_sched_test",
+            WAIT,
+            ["<...>-11 "],
+        ),
+    ],
+)
+def test_readers_show_the_first_record_that_differs(
+    project_root: Path,
+    tmp_path: Path,
+    name: str,
+    file: str,
+    old: str,
+    new: str,
+    event: str,
+    shown: Sequence[str],
+) -> None:
+    """Of what a guest left, as in test_readers.py."""
+    results = tmp_path / "demo/results"
+    shutil.copytree(Path(__file__).parent / "data/readers", results)
+    (series,) = Project(project_root).load(["drm-sched"])
+    kept = [load for load in series.spec.workload if load.name == "credits"]
+    spec = series.spec.model_copy(update={"workload": kept})
+    path = results / "credits" / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    function = functools.partial(
+        getattr(readers, name), dataclasses.replace(series, spec=spec)
+    )
+    check = evidence.judge_check(
+        name, "harness", "claim", function, evidence.load(results)
+    )
+    assert check.status == "fail"
+    (excerpt,) = _explained(tmp_path, check).excerpts
+    assert excerpt.title == f"the first record of {event} that differs"
+    assert len(excerpt.lines) == len(shown)
+    assert all(map(str.startswith, excerpt.lines, shown)), excerpt.lines
+    text = "\n".join(excerpt.lines)
+    assert {"perf.txt": "credit_limit=1"}.get(file, new) in text
+    # What names no record is not taken for another one.
+    wrong = explain.first_wrong(check)
+    assert wrong is not None
+    wrong.observed = "something else"
+    assert _explained(tmp_path, check).excerpts == []
 
 
 def test_what_a_guest_prints_moves_no_cursor(tmp_path: Path) -> None:

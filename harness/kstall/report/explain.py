@@ -18,6 +18,7 @@ from typing import Any
 from ..base import KstallError
 from ..evidence import evidence, kunit
 from ..verdict import Check, Comparison, Excerpt, Explanation
+from . import differing
 from .plain import shortened
 from .report import Report, SeriesReport, Stage
 
@@ -262,41 +263,16 @@ def _ended(loads: Iterable[_Load]) -> Iterator[Excerpt]:
 
 
 def _differing(place: str, check: Check, directory: Path) -> Iterator[Excerpt]:
-    """The first record that only one reader has, and what differs."""
+    """The first record of which two readers have something else."""
     wrong = first_wrong(check)
-    if check.name != "readers_agree" or wrong is None:
+    if wrong is None or check.name not in differing.CHECKS:
         return
     load, _, tail = wrong.label.partition(": ")
     name = tail.partition(":")[0]
     workload = evidence.load(directory / place).workload(load)
-    agreement = workload.agreement(name)
-    keys = sorted(agreement.common - agreement.named)
-    lines, first = [], []
-    for reader, events, exclusive in (
-        ("ftrace", workload.events(name), agreement.traced - agreement.recorded),
-        (
-            "bpftrace",
-            workload.record(name, partly=True),
-            agreement.recorded - agreement.traced,
-        ),
-    ):
-        for event in events:
-            if str([event.fields[key] for key in keys]) in exclusive:
-                fields = " ".join(f"{k}={v}" for k, v in event.fields.items())
-                where = f"{event.ts_ns / 1e9:.6f} s, CPU {event.cpu}, pid {event.pid}"
-                lines.append(f"only {reader} has, at {where}: {fields}")
-                first.append(event.fields)
-                break
-    if len(first) == 2:
-        unlike = [
-            f"{key}: {first[0][key]} and {first[1][key]}"
-            for key in keys
-            if first[0][key] != first[1][key]
-        ]
-        lines.append(f"they differ in {', '.join(unlike)}")
-    if lines:
+    if shown := differing.first(check.name, workload, name, wrong):
         title = f"the first record of {name} that differs"
-        yield _excerpt(title, f"{place}/{load}/record.jsonl", lines)
+        yield _excerpt(title, f"{place}/{load}/{shown.file}", shown.lines)
 
 
 def _candidates(
