@@ -224,9 +224,46 @@ def test_a_workload_that_failed_says_the_last_that_it_said(tmp_path: Path) -> No
     assert err.lines[-1] == "line 98"
     assert len(err.lines) == explain.LINES
     assert out.lines == ["dozing"]
-    # One that went well has nothing to say.
+    # Of one that went well only the record of what it did is shown.
     _results(tmp_path)
-    assert _explained(tmp_path, _check()).excerpts == []
+    (out,) = _explained(tmp_path, _check()).excerpts
+    assert out.title == "workload doze, exit status 0: the end of its stdout"
+
+
+def _loads_of(run: Path, *names: str) -> None:
+    """Results in ``run``, of programs that succeeded and printed their own names."""
+    _results(run)
+    for name in names:
+        (run / "demo/results" / name).mkdir(exist_ok=True)
+        (run / "demo/results" / name / "stdout").write_text(f"{name}\n")
+    loads = [{"name": name, "status": "exited", "exit_status": 0} for name in names]
+    (run / "demo/results/agent.json").write_text(json.dumps({"workloads": loads}))
+
+
+def test_what_a_program_that_succeeded_printed_last(tmp_path: Path) -> None:
+    """The events are held against it, and do not agree with it."""
+    _loads_of(tmp_path, "doze", "walk", "run")
+    (tmp_path / "demo/results/doze/stdout").write_text(
+        "".join(f'{{"what": "nap", "ns": {n}}}\n' for n in range(99))
+    )
+    (shown,) = _explained(tmp_path, _check()).excerpts
+    assert shown.title == "workload doze, exit status 0: the end of its stdout"
+    assert shown.file == "demo/results/doze/stdout"
+    assert shown.lines[-1] == '{"what": "nap", "ns": 98}'
+    assert len(shown.lines) == explain.LINES
+    # Of several, the first two; and those that a comparison names, if one does.
+    every = _check(workloads=["doze", "walk", "run"])
+    assert [e.lines[-1] for e in _explained(tmp_path, every).excerpts][1:] == ["walk"]
+    every.comparisons = [_comparison("run: naps"), _comparison("doze: naps", ok=True)]
+    assert [e.lines for e in _explained(tmp_path, every).excerpts] == [["run"]]
+    # Also where the output is what could not be judged, unless it is known what it was.
+    lost = _check(status="error", detail="could not judge: workload run: late")
+    assert [e.lines for e in _explained(tmp_path, lost).excerpts] == [["run"]]
+    both = _report(lost, lost.model_copy(update={"name": "more_naps"}))
+    explain.fill(both, tmp_path)
+    assert _shown(both, tmp_path).count("workload run, exit status 0") == 1
+    lost.tainted = True
+    assert _explained(tmp_path, lost).excerpts == []
 
 
 def test_the_workload_is_the_one_that_a_comparison_names(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ LINES = 12
 WIDTH = 200
 _EXCERPTS = 3
 _FILES = 3
+# Workloads whose output is shown though their program succeeded.
+_LOADS = 2
 # The option that stands before the verb.
 _PROJECT = "--project"
 # Options of `kstall validate` and the variables by which `make validate` takes them.
@@ -36,7 +38,8 @@ _OF_A_FILE = 2**16
 _GUEST = ("harness", "positive", "negative", "invariant", "debug")
 #: Statuses that are explained.
 UNSETTLED = ("fail", "error", "does-not-apply")
-# The files of a workload that a check of the harness reads.
+# The files of a workload that a check of the harness reads, and its program did not
+# write.
 _READ = {
     "readers_agree": ("trace.txt", "record.jsonl"),
     "text_is_the_record": ("trace.txt",),
@@ -177,7 +180,10 @@ def _of_check(
         excerpts += _quietly(lambda: _differing(place, check, directory))
         cases = _quietly(lambda: _cases(loads))
         files = {excerpt.file for excerpt in cases}
-        ended = _quietly(lambda: _ended(load for load in loads if load.failed))
+        ended = [
+            *_quietly(lambda: _ended(load for load in loads if load.failed)),
+            *_quietly(lambda: _printed(loads, check)),
+        ]
         excerpts += [
             *cases,
             *(excerpt for excerpt in ended if excerpt.file not in files),
@@ -251,15 +257,26 @@ def _text(path: Path, *, end: bool = False) -> str:
         return ""
 
 
-def _ended(loads: Iterable[_Load]) -> Iterator[Excerpt]:
+def _ended(
+    loads: Iterable[_Load], names: Sequence[str] = ("stderr", "stdout")
+) -> Iterator[Excerpt]:
     """The ends of the output of workloads."""
     for load in loads:
         status = load.facts.get("exit_status")
         state = f"exit status {status}" if status is not None else load.facts["status"]
-        for name in ("stderr", "stdout"):
+        for name in names:
             if lines := load.tail(name):
                 title = f"workload {load.name}, {state}: the end of its {name}"
                 yield _excerpt(title, load.path(name), lines, end=True)
+
+
+def _printed(loads: Sequence[_Load], check: Check) -> Iterator[Excerpt]:
+    """What programs that succeeded printed of themselves, against which a check holds
+    the events."""
+    # Then it is known what failed, and it is not the workload.
+    if check.tainted or check.name in _READ:
+        return
+    yield from _ended((load for load in loads[:_LOADS] if not load.failed), ["stdout"])
 
 
 def _differing(place: str, check: Check, directory: Path) -> Iterator[Excerpt]:

@@ -406,7 +406,7 @@ def _costs(overhead: Overhead, console: Console) -> None:
 
 
 def _together(checks: list[Check]) -> Explanation:
-    """One explanation of ``checks``, with all their excerpts, but few files."""
+    """One explanation of ``checks``, with all their excerpts once, but few files."""
     explanations = [
         check.explanation for check in checks if check.explanation is not None
     ]
@@ -414,9 +414,13 @@ def _together(checks: list[Check]) -> Explanation:
         path for explanation in explanations for path in explanation.files
     )
     return Explanation(
-        excerpts=[
-            excerpt for explanation in explanations for excerpt in explanation.excerpts
-        ],
+        excerpts=list(
+            {
+                excerpt.model_dump_json(): excerpt
+                for explanation in explanations
+                for excerpt in explanation.excerpts
+            }.values()
+        ),
         files=list(files)[:_FILES],
         again=list(
             dict.fromkeys(
