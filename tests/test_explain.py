@@ -408,6 +408,90 @@ def test_readers_show_the_first_record_that_differs(
     assert _explained(tmp_path, check).excerpts == []
 
 
+REPORT = """\
+BUG: KASAN: slab-use-after-free in nap_end+0x20/0x40
+Read of size 8 at addr ffff888003dd1000 by task doze/77
+Call Trace:
+ nap_end+0x20/0x40
+""" + "".join(f" caller_{n}+0x1/0x2\n" for n in range(30))
+
+
+def _reported(subject: str, *, flavour: str = "debug", detail: str = "") -> Comparison:
+    label = f"{flavour}: {subject}"
+    wrong = Comparison(
+        label=label, relation="holds", expected=True, observed=False, ok=False
+    )
+    return wrong.model_copy(update={"detail": detail})
+
+
+def _debugged(run: Path, flavour: str = "debug") -> Path:
+    """A run with the guest of a debug kernel, whose directory comes back."""
+    _results(run)
+    place = run / f"demo/{flavour}-patched"
+    place.mkdir()
+    (run / "demo/results").rename(place / "results")
+    (place / "results/console.txt").write_text("[    1.000000] hello\n[    9.0] bye\n")
+    return place
+
+
+def test_a_report_of_a_debug_kernel_is_shown_once(tmp_path: Path) -> None:
+    place = _debugged(tmp_path)
+    subject = "kasan: BUG: KASAN: slab-use-after-free in nap_end: nap_end"
+    fine = _reported("kcsan: a race").model_copy(update={"ok": True, "detail": "x\ny"})
+    check = _check(
+        "no_new_splats",
+        kind="debug",
+        comparisons=[fine, _reported(subject, detail=REPORT)],
+        workloads=[],
+    )
+    run_report = _report(check)
+    explain.fill(run_report, tmp_path)
+    explanation = run_report.series[0].checks[0].explanation
+    assert explanation is not None
+    (excerpt,) = explanation.excerpts
+    assert excerpt.title == f"reported by the debug kernel: {subject}"
+    # A guest whose results were cached has no other console.
+    assert excerpt.file == "demo/debug-patched/results/console.txt"
+    assert excerpt.lines[: explain.LINES] == REPORT.splitlines()[: explain.LINES]
+    assert excerpt.lines[explain.LINES :] == ["(and 22 more lines)"]
+    shown = _shown(run_report, tmp_path)
+    assert shown.count("Read of size 8") == 1
+    assert f"debug: {subject}: observed no (BUG: KASAN: " in shown
+    assert "Read of size 8" in html.page(run_report)
+    (place / "console.log").write_text("all\n")
+    (excerpt,) = _explained(tmp_path, check).excerpts
+    assert excerpt.file == "demo/debug-patched/console.log"
+    # Without an excerpt nothing is left out.
+    check.explanation = None
+    assert "Read of size 8" in _shown(_report(check), tmp_path)
+
+
+def test_a_leak_is_in_a_file_of_its_own(tmp_path: Path) -> None:
+    place = _debugged(tmp_path)
+    (place / "results/kmemleak.txt").write_text("unreferenced object\n")
+    wrong = _reported(
+        "leak: 64 bytes: nap", detail="unreferenced object\n  nap+0x1/0x2"
+    )
+    check = _check("no_leaks", kind="debug", comparisons=[wrong])
+    (excerpt,) = _explained(tmp_path, check).excerpts
+    assert excerpt.file == "demo/debug-patched/results/kmemleak.txt"
+    assert excerpt.lines == ["unreferenced object", "  nap+0x1/0x2"]
+
+
+def test_a_debug_guest_that_did_not_end_shows_its_last_words(tmp_path: Path) -> None:
+    _debugged(tmp_path, "kcsan")
+    ended = _reported("guest ended as", flavour="kcsan")
+    check = _check("no_new_splats", kind="debug", comparisons=[ended])
+    (excerpt,) = _explained(tmp_path, check).excerpts
+    assert excerpt.title == "the end of the console of the kcsan kernel"
+    assert excerpt.lines == ["[    1.000000] hello", "[    9.0] bye"]
+    load = _reported("doze", flavour="kcsan", detail="timeout, exit status None")
+    check = _check("workloads_come_to_their_end", kind="debug", comparisons=[load])
+    (excerpt,) = _explained(tmp_path, check).excerpts
+    assert excerpt.file == "demo/kcsan-patched/results/doze/stdout"
+    assert excerpt.lines == ["dozing"]
+
+
 def test_what_a_guest_prints_moves_no_cursor(tmp_path: Path) -> None:
     place = _results(tmp_path, code=3)
     (place / "stderr").write_text(HOSTILE + "x" * 5000 + "\n")

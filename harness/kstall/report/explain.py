@@ -13,10 +13,11 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ..base import KstallError
 from ..evidence import evidence, kunit
+from ..guest import Flavour
 from ..verdict import Check, Comparison, Excerpt, Explanation
 from . import differing
 from .plain import shortened
@@ -38,6 +39,7 @@ _OF_A_FILE = 2**16
 _GUEST = ("harness", "positive", "negative", "invariant", "debug")
 #: Statuses that are explained.
 UNSETTLED = ("fail", "error", "does-not-apply")
+_FLAVOURS: tuple[str, ...] = get_args(Flavour)
 # The files of a workload that a check of the harness reads, and its program did not
 # write.
 _READ = {
@@ -176,7 +178,9 @@ def _of_check(
     place = _place_of(series, check)
     loads = _concerned(_loads(directory, place), check)
     excerpts: list[Excerpt] = []
-    if check.kind in _GUEST and check.kind != "debug":
+    if check.kind == "debug":
+        excerpts += _quietly(lambda: _of_debug_kernels(series, check, directory))
+    elif check.kind in _GUEST:
         excerpts += _quietly(lambda: _differing(place, check, directory))
         cases = _quietly(lambda: _cases(loads))
         files = {excerpt.file for excerpt in cases}
@@ -279,6 +283,49 @@ def _printed(loads: Sequence[_Load], check: Check) -> Iterator[Excerpt]:
     yield from _ended((load for load in loads[:_LOADS] if not load.failed), ["stdout"])
 
 
+def _of_debug_kernels(
+    series: SeriesReport, check: Check, directory: Path
+) -> Iterator[Excerpt]:
+    """The reports of debug kernels that count against a series; or else the end of a
+    console, or of a workload's output, if comparisons are about that."""
+    others: list[Excerpt] = []
+    ends = 0
+    for comparison in check.comparisons:
+        flavour, _, subject = comparison.label.partition(": ")
+        if comparison.ok or flavour not in _FLAVOURS:
+            continue
+        place = f"{series.name}/{flavour}-patched"
+        if "\n" in comparison.detail:
+            names = ("results/kmemleak.txt",) if subject.startswith("leak: ") else ()
+            files = _real(directory, _files_of_debug(place, names))
+            yield _excerpt(
+                f"reported by the {flavour} kernel: {subject}",
+                files[0] if files else None,
+                comparison.detail.splitlines(),
+            )
+        elif subject.startswith("guest ended as"):
+            for file in _real(directory, _files_of_debug(place))[:1]:
+                lines = _text(directory / file, end=True).splitlines()
+                title = f"the end of the console of the {flavour} kernel"
+                others.append(_excerpt(title, file, lines, end=True))
+        elif ends < _LOADS:
+            named = [
+                load
+                for load in _loads(directory, f"{place}/results")
+                if load.name == subject
+            ]
+            ends += len(named)
+            others += _ended(named)
+    yield from others
+
+
+def _files_of_debug(place: str, names: Iterable[str] = ()) -> Iterator[str]:
+    """The files that may have a report of the debug kernel whose guest is in ``place``:
+    that of a cached guest is only in its results."""
+    for name in (*names, "console.log", "results/console.txt"):
+        yield f"{place}/{name}"
+
+
 def _differing(place: str, check: Check, directory: Path) -> Iterator[Excerpt]:
     """The first record of which two readers have something else."""
     wrong = first_wrong(check)
@@ -302,8 +349,8 @@ def _candidates(
         logs = _OF_COUNTS if check.name in _COUNTED else _OF_THE_COST
         yield from (f"{series.name}/{name}" for name in logs)
     elif check.kind == "debug":
-        for flavour in ("debug", "kcsan"):
-            yield f"{series.name}/{flavour}-patched/console.log"
+        for flavour in _FLAVOURS:
+            yield from _files_of_debug(f"{series.name}/{flavour}-patched")
     for load in loads:
         names = _READ.get(check.name, ("trace.txt", "record.jsonl", "stdout"))
         if load.failed:
@@ -332,7 +379,7 @@ def _excerpts(excerpts: Iterable[Excerpt]) -> list[Excerpt]:
 
 
 def _excerpt(
-    title: str, file: str, lines: Iterable[str], *, end: bool = False
+    title: str, file: str | None, lines: Iterable[str], *, end: bool = False
 ) -> Excerpt:
     """An excerpt of the beginning, or the ``end``, of ``lines``."""
     every = list(lines)

@@ -13,9 +13,9 @@ from rich.table import Table
 from ..base import KstallError, Status
 from ..cost import Mode, Overhead
 from ..evidence import Row, falsity
-from ..verdict import Check, Explanation
+from ..verdict import Check, Comparison, Explanation
 from . import explain
-from .plain import printable
+from .plain import printable, shortened
 from .report import Repeats, Report, SeriesReport, Try
 
 # The most failed comparisons to print; the page has them all.
@@ -70,7 +70,8 @@ def check_summary(check: Check) -> str:
     if check.status == "skip":
         return detail[-1] if detail else ""
     if wrong := explain.first_wrong(check):
-        return f"{wrong.label}: {wrong.seen}, expected {wrong.wanted}"
+        seen = _in_one_line(wrong).seen
+        return f"{wrong.label}: {seen}, expected {wrong.wanted}"
     note = "; ".join(detail[-1:])
     # The last is about the outcome; the first are often about the amount of evidence.
     if not check.comparisons:
@@ -441,6 +442,13 @@ def _alike(series: SeriesReport) -> list[list[Check]]:
     return list(groups.values())
 
 
+def _in_one_line(comparison: Comparison) -> Comparison:
+    """``comparison`` with only the first line of what else was seen."""
+    first, *others = comparison.detail.splitlines() or [""]
+    detail = f"{first} […]" if others else first
+    return comparison.model_copy(update={"detail": detail})
+
+
 def _check(checks: list[Check], console: Console) -> None:
     """Print a check that did not pass: its claim, and what does not hold.
 
@@ -459,9 +467,20 @@ def _check(checks: list[Check], console: Console) -> None:
         for comparison in check.comparisons
         if not comparison.ok
     ]
+    shown = {
+        excerpt.lines[0]
+        for check in checks
+        if check.explanation is not None
+        for excerpt in check.explanation.excerpts
+        if excerpt.lines
+    }
     for comparison in wrong[:_WRONG]:
+        seen = comparison.seen
+        # An excerpt follows that begins like this.
+        if shortened(comparison.detail.partition("\n")[0], explain.WIDTH) in shown:
+            seen = _in_one_line(comparison).seen
         console.print(
-            f"    {escape(comparison.label)}: observed {escape(comparison.seen)}, "
+            f"    {escape(comparison.label)}: observed {escape(seen)}, "
             f"expected {escape(comparison.wanted)}"
         )
     if len(wrong) > _WRONG:
