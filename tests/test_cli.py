@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from rich.table import Table
 
 import fake_kernel
 from kstall import cli
+from kstall.pipeline import stability, validate
+from kstall.tree import source
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,6 +226,61 @@ def test_a_cache_from_which_nothing_runs_is_two(
     stderr = capsys.readouterr().err
     assert f"{tmp_path}/cache cannot hold the cache: it is mounted noexec" in stderr
     assert "set KSTALL_CACHE" in stderr
+
+
+class _Reached(BaseException):
+    """A command went on."""
+
+
+@pytest.mark.parametrize(
+    ("command", "boots"),
+    [
+        ("validate drm-sched", True),
+        ("validate drm-sched --workers 2", True),
+        ("stability drm-sched", True),
+        ("check-thread thread.mbox", True),
+        ("worker tcp://127.0.0.1:1", True),
+        # Guests run elsewhere, or not at all.
+        ("validate drm-sched --on tcp://127.0.0.1:1", False),
+        ("check-thread thread.mbox --no-validate", False),
+        ("rebase /linux drm-sched", False),
+    ],
+)
+def test_temporary_files_of_which_none_runs_are_two(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    boots: bool,
+) -> None:
+    """Also where the guests' root is in the cache, so that nothing has to be made."""
+
+    def statvfs(path: str | Path) -> os.statvfs_result:
+        facts = list(real(path))
+        facts[8] |= os.ST_NOEXEC if str(path) == str(tmp_path / "tmp") else 0
+        return os.statvfs_result(facts)
+
+    def go_on(*_: object, **__: object) -> None:
+        raise _Reached
+
+    real = os.statvfs
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(validate, "validate", go_on)
+    monkeypatch.setattr(stability, "measure", go_on)
+    monkeypatch.setattr(source, "obtain", go_on)
+    monkeypatch.setattr(cli, "_farm", go_on)
+    monkeypatch.chdir(tmp_path)
+    if not boots:
+        with pytest.raises(_Reached):
+            cli.main(command.split())
+        return
+    assert cli.main(command.split()) == 2
+    stderr = capsys.readouterr().err
+    assert f"{tmp_path}/tmp is mounted noexec, and programs for guests" in stderr
+    assert "TMPDIR=/var/tmp" in stderr
 
 
 def test_a_bug_of_ours_is_two_and_in_the_report(

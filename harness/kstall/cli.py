@@ -14,6 +14,7 @@ import platform
 import re
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -801,6 +802,8 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         seeds=tuple(arguments.seed),
         options=_options(arguments),
     )
+    if arguments.on is None:
+        _require_temporary()
     where = _where(arguments)
     if not columns:
         return _prove(request, console, where)
@@ -933,6 +936,7 @@ def _where(arguments: argparse.Namespace) -> farm.Where | None:
 
 
 def _worker(arguments: argparse.Namespace, console: Console) -> int:
+    _require_temporary()
     workers = _farm()
     name = arguments.name or f"{platform.node()}-{os.getpid()}"
     place = (arguments.cache or _cache() / "workers" / name).absolute()
@@ -985,6 +989,7 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
         cache=_cache(),
         out=arguments.out.absolute(),
     )
+    _require_temporary()
     loads = tuple(arguments.load or (2, 4))
     at_once = tuple(arguments.at_once or (1, 2))
     if min(at_once) < 1:
@@ -1021,6 +1026,18 @@ def _cache() -> Path:
         f"{directory} cannot hold the cache: {reason}",
         next="set KSTALL_CACHE to another directory",
     )
+
+
+def _require_temporary() -> None:
+    """Raise `KstallError` if nothing runs where temporary files are, before a command
+    that boots guests: the program that reads the host's counter for their clocks is
+    made there, and without it they measure it, which fails on a busy host."""
+    place = tempfile.gettempdir()
+    if os.statvfs(place).f_flag & os.ST_NOEXEC:
+        raise KstallError(
+            f"{place} is mounted noexec, and programs for guests have to run there",
+            next="name another directory, say TMPDIR=/var/tmp",
+        )
 
 
 def _judge(arguments: argparse.Namespace, console: Console) -> int:
@@ -1178,6 +1195,8 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     out = arguments.out.absolute()
     say = functools.partial(_say, console)
+    if not arguments.no_validate:
+        _require_temporary()
     base = source.obtain(arguments.kernel, _cache(), say)
     try:
         with temporary.directory("thread") as place:
