@@ -426,7 +426,7 @@ def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
 
 def argument(field: str | None, *operators: str, event: str = NAP) -> dict[str, Any]:
     keys: dict[str, Any] = {"event": event, "operators": operators, "because": "so"}
-    return keys | ({"field": field} if field else {})
+    return keys | ({"fields": [field]} if field else {})
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,38 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+UNPROVEN = """\
+[[unproven]]
+event = "demo:demo_nap"
+fields = ["nap_ns"]
+operators = ["one more", "one less"]
+because = "no clock is better"
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('fields = ["nap_ns"]', 'fields = ["nap_ns", "cat"]', "has no field cat"),
+        ('"one less"', '"one more"', "one more is argued twice"),
+        ('event = "demo:demo_nap"', 'event = "demo:doze"', "is not one of the new"),
+    ],
+)
+def test_an_argument_has_to_be_about_what_is_there(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    _edit(project, "[[script]]", f"{UNPROVEN}[[script]]")
+    (argument,) = load(project, NAME).spec.unproven
+    assert [*argument.keys] == [
+        ("demo:demo_nap", "nap_ns", "one more"),
+        ("demo:demo_nap", "nap_ns", "one less"),
+    ]
+    _edit(project, UNPROVEN, UNPROVEN.replace(old, new))
+    with pytest.raises(SeriesError, match=rf"series\.toml:\d+: .*{message}"):
+        load(project, NAME)
+
+
 def test_a_list_of_wrong_entries_is_not_called_empty(project: Project) -> None:
     _edit(project, "hot = false", "hott = false")
     with pytest.raises(SeriesError) as caught:

@@ -21,13 +21,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from ..base import KstallError, cache, sources
-from ..series import Series, Unproven
+from ..series import Series
 from ..verdict import Check, Kind, Verdict, claim_of, run_check
 from . import common, evidence, falsify
 from .evidence import CheckFunction, Evidence
@@ -307,7 +307,11 @@ def _end_with(parent: int) -> None:
 
 def argued(series: Series, report: Mutation) -> Mutation:
     """``report``, with the current arguments of series.toml."""
-    arguments = dict(_arguments(series.spec.unproven))
+    arguments = {
+        (event, field or RECORDS, operator): argument
+        for argument in series.spec.unproven
+        for event, field, operator in argument.keys
+    }
     outcomes = []
     used = set()
     for mutant in report.mutants:
@@ -349,14 +353,6 @@ def argued(series: Series, report: Mutation) -> Mutation:
     return report.model_copy(
         update={"mutants": outcomes, "stale": stale, "spare": spare}
     )
-
-
-def _arguments(
-    unproven: Iterable[Unproven],
-) -> Iterator[tuple[tuple[str, str, str], Unproven]]:
-    for argument in unproven:
-        for operator in argument.operators:
-            yield (argument.event, argument.field or RECORDS, operator), argument
 
 
 def judge(series: Series, report: Mutation) -> Check:

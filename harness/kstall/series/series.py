@@ -366,12 +366,12 @@ class PatchExemption(Table):
 
 
 class Unproven(Table):
-    """What a run cannot show of an event's value, and why that is right.
+    """What a run cannot show of an event's values, and why that is right.
 
-    ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
-    without one, on whole records.  ``resolution`` says what the instrument resolves,
-    where a difference below that is the reason: on a faster machine a check may notice
-    it.
+    ``operators`` are those of `kstall mutate` that no check notices on any of
+    ``fields``, or, without any, on whole records.  ``resolution`` says what the
+    instrument resolves, where a difference below that is the reason: on a faster
+    machine a check may notice it.
 
     An argument that a run does not need, as a check notices all the same, is named and
     no failure: other evidence of the same kernel may need it.  One about an operator
@@ -379,10 +379,17 @@ class Unproven(Table):
     """
 
     event: EventName
-    field: Identifier | None = None
+    fields: tuple[Identifier, ...] = ()
     operators: Annotated[tuple[Text, ...], Field(min_length=1)]
     resolution: Text | None = None
     because: Prose
+
+    @property
+    def keys(self) -> Iterator[tuple[str, str | None, str]]:
+        """Each event, field (None: whole records) and operator that it is about."""
+        for field in self.fields or (None,):
+            for operator in self.operators:
+                yield self.event, field, operator
 
 
 def _address(value: str) -> str:
@@ -840,14 +847,14 @@ def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:
         table = ("unproven", position)
         if unproven.event not in fields:
             yield (*table, "event"), f"{unproven.event} is not one of the new events"
-        elif (
-            unproven.field is not None and unproven.field not in fields[unproven.event]
-        ):
-            yield (*table, "field"), f"{unproven.event} has no field {unproven.field}"
-        for name in unproven.operators:
-            if (unproven.event, unproven.field, name) in argued:
-                yield (*table, "operators"), f"{name} is argued twice"
-            argued.add((unproven.event, unproven.field, name))
+            continue
+        for field in unproven.fields:
+            if field not in fields[unproven.event]:
+                yield (*table, "fields"), f"{unproven.event} has no field {field}"
+        for key in unproven.keys:
+            if key in argued:
+                yield (*table, "operators"), f"{key[2]} is argued twice"
+            argued.add(key)
 
 
 def _shown_contradictions(spec: Spec) -> Iterator[Fault]:
