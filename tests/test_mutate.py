@@ -424,9 +424,27 @@ def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
     assert wrong["demo_nap: nap_ns: any caught or argued"] == "False"
 
 
-def argument(field: str | None, *operators: str, event: str = NAP) -> dict[str, Any]:
-    keys: dict[str, Any] = {"event": event, "operators": operators, "because": "so"}
-    return keys | ({"fields": [field]} if field else {})
+def argument(
+    field: str | None, *operators: str, event: str = NAP, **keys: Any
+) -> dict[str, Any]:
+    """An entry of [[unproven]]; ``keys`` are those of other names, with dashes."""
+    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    entry = {"event": event, "operators": operators, "because": "so", **named}
+    return entry | ({"fields": [field]} if field else {})
+
+
+#: What changes nothing in the evidence, for a reason.
+UNCHANGED = (
+    *(
+        argument(field, "32 bits", event=event, changes_nothing=True)
+        for event, field in (
+            *((NAP, "nap_ns"), (NAP, "snore_ns")),
+            *((DREAM, "delta"), (DREAM, "p")),
+        )
+    ),
+    argument("delta", "stale", event=DREAM, changes_nothing=True),
+    argument(None, "every third dropped", event=DREAM, changes_nothing=True),
+)
 
 
 @pytest.mark.parametrize(
@@ -463,13 +481,77 @@ def test_how_near_a_time_is_known_is_measured(
         assert again.outcome == outcome
 
 
-def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
+def test_what_changes_nothing_needs_an_argument(tmp_path: Path, results: Path) -> None:
     arguments = [
         argument("cat", "empty", "another string", "cut short"),
         argument("delta", "zero", "one more", "one less", "half", "double", "fixed",
                  "x1000", "/1000", event=DREAM),
+        argument(None, "1 ms later", "1 ms earlier", event=DREAM),
+    ]  # fmt: skip
+    saved = evidence.load(results)
+    series = made(tmp_path, unproven=[*arguments, *UNCHANGED])
+    mutation = mutate.judged(series, saved)
+    assert mutate.judge(series, mutation).status == "pass"
+    # It is no fault of the patch, but this evidence proves nothing about it.
+    series = made(tmp_path, unproven=[*arguments, *UNCHANGED[1:]])
+    result = mutate.judge(series, mutation)
+    assert result.status == "error"
+    assert "demo_nap nap_ns (32 bits); so it cannot show" in result.detail
+    assert mutate.summary(mutate.argued(series, mutation)).endswith(
+        "6 not applicable, 1 of them not argued"
+    )
+    # What escapes counts for more.
+    series = made(tmp_path, unproven=[*arguments[1:], *UNCHANGED[1:]])
+    assert mutate.judge(series, mutation).status == "fail"
+
+
+def test_what_is_said_to_change_nothing_and_does_fails(
+    tmp_path: Path, results: Path
+) -> None:
+    text = {"operators": ["empty", "another string", "cut short"]}
+    arguments = [
+        *(*UNCHANGED, argument("cat", "empty", changes_nothing=True) | text),
+        argument("delta", "zero", "one more", "one less", "half", "double", "fixed",
+                 "x1000", "/1000", event=DREAM),
+        argument(None, "1 ms later", "1 ms earlier", event=DREAM),
+        # It changes something, and is noticed.
+        argument("snore_ns", "zero", changes_nothing=True),
+    ]  # fmt: skip
+    series = made(tmp_path, unproven=arguments)
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    assert outcomes(mutation, "cat")["empty"] == "escaped"
+    why = "it changes something in this evidence, and no check notices"
+    assert {(stale.operator, stale.why) for stale in mutation.stale} == {
+        (operator, why) for operator in text["operators"]
+    }
+    assert [spare.field for spare in mutation.spare] == ["snore_ns"]
+    assert mutate.judge(series, mutation).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        (
+            argument("cat", "empty", changes_nothing=True, resolution="a whisker"),
+            "is not a matter of resolution",
+        ),
+    ],
+)
+def test_an_argument_that_contradicts_itself(
+    tmp_path: Path, entry: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        made(tmp_path, unproven=[entry])
+
+
+def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
+    arguments = [
+        argument("cat", "empty", "another string", "cut short", because="all purr"),
+        argument("delta", "zero", "one more", "one less", "half", "double", "fixed",
+                 "x1000", "/1000", event=DREAM),
         argument(None, "one doubled", "two swapped", event=DREAM),
         argument(None, "1 ms later", "1 ms earlier", event=DREAM),
+        *UNCHANGED,
     ]  # fmt: skip
     bare = [point["name"] for point in SPEC["tracepoint"]]
     assert bare == ["demo_nap", "demo_dream"]
@@ -497,7 +579,7 @@ def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
     series = made(tmp_path, unproven=arguments)
     assert mutate.judge(series, mutation).status == "pass"
     assert mutate.argued(series, mutation).unproven()[0] == (
-        "demo_nap, cat (empty, another string, cut short): so"
+        "demo_nap, cat (empty, another string, cut short): all purr"
     )
     # Whoever argues no more has an escape again, also of what was judged before.
     assert mutate.judge(made(tmp_path), mutation).status == "fail"
@@ -528,7 +610,7 @@ def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
     result = mutate.judge(series, mutation)
     assert not result.comparisons[-1].ok
     assert result.comparisons[-1].label == (
-        "arguments of [[unproven]] about mutants that do not exist"
+        "arguments of [[unproven]] that do not hold"
     )
 
 
@@ -713,7 +795,7 @@ BY_NAME = (
 
 
 def test_it_is_shown(tmp_path: Path, results: Path) -> None:
-    series = made(tmp_path, unproven=[argument("cat", "empty")])
+    series = made(tmp_path, unproven=[argument("cat", "empty"), UNCHANGED[0]])
     mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
     shown = run_of(series, tmp_path, mutation=mutation)
     again = report.read(tmp_path / "report.json")
@@ -731,6 +813,8 @@ def test_it_is_shown(tmp_path: Path, results: Path) -> None:
     caught, other = by_field["demo_nap cat"]
     assert caught == "naps_are_as_long_as_cats_say: stale"
     assert other == "escaped: another string, cut shortempty: so"
+    assert by_field["demo_nap nap_ns"][1] == "32 bits changes nothing: so"
+    assert by_field["demo_nap snore_ns"][1] == "changes nothing, not argued: 32 bits"
 
 
 # -- kstall mutate --------------------------------------------------------------------
@@ -769,7 +853,7 @@ def test_the_command_is_zero_if_all_is_noticed_or_argued(
         argument(field, *operators, event=NAP if field == "cat" else DREAM)
         for field, *operators in ARGUED
     ]
-    series = made(tmp_path, unproven=arguments)
+    series = made(tmp_path, unproven=[*arguments, *UNCHANGED])
     run_of(series, tmp_path)
     code, output, _ = command(series)
     assert code == 0, output
@@ -782,6 +866,13 @@ def test_the_command_is_zero_if_all_is_noticed_or_argued(
     assert code == 0, output
     row = next(line for line in output.splitlines() if "demo_nap: ret" in line)
     assert row.rstrip().endswith(BY_NAME)
+    assert "changes nothing: 32 bits" in output
+    # What changes nothing is no proof of anything, unless somebody says why.
+    code, output, _ = command(made(tmp_path, unproven=arguments))
+    assert code == 2, output
+    row = next(line for line in output.splitlines() if "demo_nap: nap_ns" in line)
+    assert row.rstrip().endswith("changes nothing, not argued: 32 bits")
+    assert "so it cannot show whether a check would notice" in " ".join(output.split())
 
 
 def test_the_command_is_one_if_something_escapes(

@@ -321,7 +321,7 @@ def _parser() -> argparse.ArgumentParser:
         "every value of a run's evidence is falsified in each way that a wrong patch "
         "could, and judged.",
         epilog="exit status: 0 every wrong value is noticed or argued in series.toml, "
-        "1 some are not, 2 there is no such evidence",
+        "1 some are not, 2 there is no such evidence, or it cannot show some of them",
     )
     mutate.add_argument("run", type=Path, help="a run directory, such as out/latest")
     mutate.add_argument("series", nargs="*", help="default: all of the run")
@@ -1128,10 +1128,10 @@ def _mutate(arguments: argparse.Namespace, console: Console) -> int:
         _cache(),
     )
     views.mutations(outcome, console, everything=arguments.all)
-    checks = [check for series in outcome.series for check in series.checks]
-    if not outcome.series:
-        return CANNOT_RUN
-    return 0 if all(check.status == "pass" for check in checks) else 1
+    statuses = {check.status for series in outcome.series for check in series.checks}
+    if "fail" in statuses:
+        return 1
+    return 0 if outcome.series and statuses <= {"pass"} else CANNOT_RUN
 
 
 def _abi(arguments: argparse.Namespace, console: Console) -> int:

@@ -23,7 +23,11 @@ class MutantOutcome(Model):
         description="not-applicable: the operator changes nothing in this evidence"
     )
     check: str = Field(default="", description="the check that failed, of caught")
-    because: str = Field(default="", description="why no check can, of argued")
+    because: str = Field(
+        default="",
+        description="why no check can, of argued; why nothing changes, of "
+        "not-applicable, if series.toml says so",
+    )
     resolution: str = Field(
         default="", description="what the instrument resolves, of argued"
     )
@@ -36,9 +40,14 @@ class MutantOutcome(Model):
         default=[], description="checks that could not judge it, which is no catch"
     )
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether it changes nothing, and series.toml does not say why."""
+        return self.outcome == "not-applicable" and not self.because
+
 
 class RefutedArgument(Model):
-    """An argument of [[unproven]] about an operator that is not there, which fails, or
+    """An argument of [[unproven]] that does not hold in this evidence, which fails, or
     about a mutant that this evidence showed to be caught, which does not."""
 
     event: str
@@ -49,19 +58,23 @@ class RefutedArgument(Model):
 
 @dataclass(frozen=True)
 class Row:
-    """The outcomes of one field, for reading: operators by the check or argument."""
+    """The outcomes of one field, for reading: operators by the check or argument.
+
+    What is ``idle`` changes nothing, for a reason; what is ``untried``, for none.
+    """
 
     event: str
     field: str
     caught: dict[str, list[str]]
     argued: dict[str, list[str]]
     escaped: list[str]
-    idle: list[str]
+    idle: dict[str, list[str]]
+    untried: list[str]
 
     @property
     def good(self) -> bool:
-        """Whether nothing escaped."""
-        return not self.escaped
+        """Whether nothing escaped, and nothing is left unsaid."""
+        return not self.escaped and not self.untried
 
 
 class Mutation(Model):
@@ -75,7 +88,7 @@ class Mutation(Model):
     )
     mutants: list[MutantOutcome]
     stale: list[RefutedArgument] = Field(
-        default=[], description="arguments about what is not there: a fault of theirs"
+        default=[], description="arguments that do not hold: a fault of theirs"
     )
     spare: list[RefutedArgument] = Field(
         default=[],
@@ -92,19 +105,18 @@ class Mutation(Model):
         rows: dict[tuple[str, str], Row] = {}
         for mutant in self.mutants:
             key = mutant.event, mutant.field
-            row = rows.setdefault(key, Row(*key, {}, {}, [], []))
+            row = rows.setdefault(key, Row(*key, {}, {}, [], {}, []))
             match mutant.outcome:
                 case "caught":
                     row.caught.setdefault(mutant.check, []).append(mutant.operator)
                 case "argued":
-                    reason = mutant.because
-                    if mutant.resolution:
-                        reason += f" (resolution: {mutant.resolution})"
-                    row.argued.setdefault(reason, []).append(mutant.operator)
+                    row.argued.setdefault(_reason(mutant), []).append(mutant.operator)
                 case "escaped":
                     row.escaped.append(mutant.operator)
+                case _ if mutant.is_untried:
+                    row.untried.append(mutant.operator)
                 case _:
-                    row.idle.append(mutant.operator)
+                    row.idle.setdefault(_reason(mutant), []).append(mutant.operator)
         return [*rows.values()]
 
     def unproven(self) -> list[str]:
@@ -115,3 +127,8 @@ class Mutation(Model):
             for row in self.rows()
             for reason, names in row.argued.items()
         ]
+
+
+def _reason(mutant: MutantOutcome) -> str:
+    tail = f" (resolution: {mutant.resolution})" if mutant.resolution else ""
+    return mutant.because + tail

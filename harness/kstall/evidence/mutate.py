@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..base import KstallError, cache, sources
-from ..series import Series
+from ..series import Series, Unproven
 from ..verdict import Check, Kind, Verdict, claim_of, run_check
 from . import common, evidence, falsify
 from .evidence import CheckFunction, Evidence
@@ -316,18 +316,21 @@ def argued(series: Series, report: Mutation) -> Mutation:
     used = set()
     for mutant in report.mutants:
         outcome = mutant.model_copy(update={"because": "", "resolution": ""})
+        if outcome.outcome == "argued":
+            outcome.outcome = "escaped"
         keys = [
             key
             for event in falsify.split(outcome.event)
             if (key := (event, outcome.field, outcome.operator)) in arguments
+            and not _why_refuted(arguments[key], outcome)
         ]
-        if outcome.outcome == "argued":
-            outcome.outcome = "escaped"
-        if outcome.outcome == "escaped" and keys:
+        if outcome.outcome != "caught" and keys:
             used.update(keys)
-            outcome.outcome = "argued"
-            outcome.because = arguments[keys[0]].because
-            outcome.resolution = arguments[keys[0]].resolution or ""
+            argument = arguments[keys[0]]
+            outcome.because = argument.because
+            if outcome.outcome == "escaped":
+                outcome.outcome = "argued"
+                outcome.resolution = argument.resolution or ""
         elif outcome.outcome == "escaped" and outcome.noticed:
             outcome.outcome = "argued"
             outcome.because = (
@@ -340,7 +343,7 @@ def argued(series: Series, report: Mutation) -> Mutation:
         for outcome in outcomes
     }
     stale, spare = [], []
-    for key in arguments:
+    for key, argument in arguments.items():
         event, field, operator = key
         refuted = functools.partial(
             RefutedArgument, event=event, field=field, operator=operator
@@ -348,11 +351,22 @@ def argued(series: Series, report: Mutation) -> Mutation:
         other = by_key.get(key)
         if other is None:
             stale.append(refuted(why="there is no such operator for it"))
+        elif why := _why_refuted(argument, other):
+            stale.append(refuted(why=why))
         elif key not in used and other.outcome == "caught":
             spare.append(refuted(why=f"caught by {other.check}"))
     return report.model_copy(
         update={"mutants": outcomes, "stale": stale, "spare": spare}
     )
+
+
+def _why_refuted(argument: Unproven, outcome: MutantOutcome) -> str:
+    """Why ``argument`` does not hold for a mutant that escaped; empty if it does."""
+    if outcome.outcome != "escaped":
+        return ""
+    if argument.changes_nothing:
+        return "it changes something in this evidence, and no check notices"
+    return ""
 
 
 def judge(series: Series, report: Mutation) -> Check:
@@ -367,6 +381,7 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
     fields: dict[tuple[str, str], list[MutantOutcome]] = {}
     for outcome in report.mutants:
         fields.setdefault((outcome.event, outcome.field), []).append(outcome)
+    untried = _untried(report)
     for (event, field), outcomes in fields.items():
         escaped = [outcome for outcome in outcomes if outcome.outcome == "escaped"]
         label = f"{event.partition(':')[2]}: {field}"
@@ -376,16 +391,33 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
         verdict.true(
             f"{label}: any caught or argued", bool(noticed), f"{caught} caught"
         )
+        # No fault of the patch: other evidence may show more.
+        with verdict.excused(untried):
+            unchanged = [outcome for outcome in outcomes if outcome.is_untried]
+            verdict.equal(
+                f"{label}: changes nothing, not argued", _named(unchanged), "none"
+            )
     stale = [
         f"{argument.event} {argument.field}: {argument.operator}: {argument.why}"
         for argument in report.stale
     ]
-    verdict.equal(
-        "arguments of [[unproven]] about mutants that do not exist",
-        _shown(stale),
-        "none",
-    )
+    verdict.equal("arguments of [[unproven]] that do not hold", _shown(stale), "none")
     return verdict
+
+
+def _untried(report: Mutation) -> str:
+    """What this evidence cannot show, and why; empty if it shows all."""
+    fields = [
+        f"{row.event.partition(':')[2]} {row.field} ({', '.join(row.untried)})"
+        for row in report.rows()
+        if row.untried
+    ]
+    if not fields:
+        return ""
+    return (
+        f"operators change nothing in this evidence: {_shown(fields)}; so it cannot "
+        "show whether a check would notice them, and no [[unproven]] says why"
+    )
 
 
 def _named(outcomes: Sequence[MutantOutcome]) -> str:
@@ -416,6 +448,8 @@ def summary(report: Mutation) -> str:
         for mutant in report.mutants
         if mutant.field != RECORDS
     }
+    untried = sum(mutant.is_untried for mutant in report.mutants)
     return f"{len(fields)} fields: " + ", ".join(
-        f"{number} {name}" for name, number in numbers.items() if number
+        [f"{number} {name}" for name, number in numbers.items() if number]
+        + [f"{untried} of them not argued"] * bool(untried)
     )

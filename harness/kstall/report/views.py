@@ -211,7 +211,10 @@ def _met(row: Row, everything: bool) -> list[str]:
     if row.escaped:
         words.append(f"escaped: {', '.join(row.escaped)}")
     words += [f"argued: {', '.join(names)}" for names in row.argued.values()]
+    if row.untried:
+        words.append(f"changes nothing, not argued: {', '.join(row.untried)}")
     if everything:
+        words += [f"changes nothing: {', '.join(names)}" for names in row.idle.values()]
         words += [f"{check}: {', '.join(names)}" for check, names in row.caught.items()]
     return words
 

@@ -373,6 +373,9 @@ class Unproven(Table):
     instrument resolves, where a difference below that is the reason: on a faster
     machine a check may notice it.
 
+    With ``changes_nothing`` the false values are the true ones.  Where they are not, a
+    check has to notice them: then the argument does not hold.
+
     An argument that a run does not need, as a check notices all the same, is named and
     no failure: other evidence of the same kernel may need it.  One about an operator
     that there is not for the field is a failure.
@@ -381,8 +384,15 @@ class Unproven(Table):
     event: EventName
     fields: tuple[Identifier, ...] = ()
     operators: Annotated[tuple[Text, ...], Field(min_length=1)]
+    changes_nothing: bool = False
     resolution: Text | None = None
     because: Prose
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Unproven:
+        if self.changes_nothing and self.resolution:
+            raise ValueError("what changes nothing is not a matter of resolution")
+        return self
 
     @property
     def keys(self) -> Iterator[tuple[str, str | None, str]]:
