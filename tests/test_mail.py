@@ -22,6 +22,8 @@ import synthetic
 from kstall import cli
 from kstall.base import KstallError, arch
 from kstall.cost import costs
+from kstall.evidence import falsity, mutate
+from kstall.evidence.falsify import RECORDS
 from kstall.lint import checkpatch
 from kstall.mail import (
     contributor,
@@ -38,6 +40,9 @@ from kstall.series import Project, Series
 from kstall.tree import Base, tree
 from kstall.tree.am import read
 from kstall.verdict import Check, Comparison
+
+#: Lines of a terminal.
+SCREEN = 24
 
 
 @dataclass
@@ -433,6 +438,58 @@ def test_a_skipped_check_is_reported_with_its_reason(desk: Desk) -> None:
     report.write(run_report, run / "report.json")
     text = _mail(desk.export().letters[0]).get_content()
     assert "Not covered by this run:\n\n- Each nap is seen: needs a bed" in text
+
+
+def test_wrong_values_that_the_run_cannot_show_are_listed(desk: Desk) -> None:
+    run = desk.prove()
+    run_report = report.read(run / "report.json")
+    outcomes = [
+        ("nap_ns", "one more", "argued", "no clock is better"),
+        ("nap_ns", "32 bits", "not-applicable", "all naps are short"),
+        ("snore_ns", "32 bits", "not-applicable", "all naps are short"),
+        ("cat", "empty", "caught", ""),
+    ]
+    run_report.series[0].mutation = falsity.Mutation(
+        **{"digest": "", "seconds": 0, "witnesses": [], "silent": []},
+        mutants=[
+            falsity.MutantOutcome(
+                event="demo:demo_nap",
+                **{"field": field, "operator": operator, "outcome": outcome},
+                because=because,
+            )
+            for field, operator, outcome, because in outcomes
+        ],
+    )
+    report.write(run_report, run / "report.json")
+    text = _mail(desk.export().letters[0]).get_content()
+    assert (
+        "\nNot covered by this run:\n\n"
+        "- undetected wrong values:\n"
+        "  demo_nap, nap_ns (one more): no clock is better\n"
+        "- errors that change nothing in this run:\n"
+        "  demo_nap, nap_ns, snore_ns (32 bits): all naps are short\n\n"
+    ) in text
+
+
+def test_what_series_argue_fits_a_screen(project_root: Path) -> None:
+    for series in Project(project_root).load():
+        outcomes = [
+            falsity.MutantOutcome(
+                **{"event": event, "field": field or RECORDS, "operator": operator},
+                outcome="not-applicable" if argument.changes_nothing else "escaped",
+            )
+            for argument in series.spec.unproven
+            for event, field, operator in argument.keys
+        ]
+        mutation = falsity.Mutation(
+            **{"digest": "", "seconds": 0, "witnesses": [], "silent": []},
+            mutants=outcomes,
+        )
+        text = cover.undetected(mutate.argued(series, mutation))
+        # The title and two empty lines come on top.
+        assert len(text.splitlines()) <= SCREEN - 3, series.name
+        for argument in series.spec.unproven:
+            assert " ".join(argument.because.split()) in " ".join(text.split())
 
 
 def test_what_kernels_showed_that_watch_themselves_is_reported(desk: Desk) -> None:

@@ -578,9 +578,16 @@ def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
     arguments[2:3] = []
     series = made(tmp_path, unproven=arguments)
     assert mutate.judge(series, mutation).status == "pass"
-    assert mutate.argued(series, mutation).unproven()[0] == (
-        "demo_nap, cat (empty, another string, cut short): all purr"
-    )
+    # A line for each reason.
+    assert mutate.argued(series, mutation).unproven() == [
+        "demo_nap, cat (empty, another string, cut short): all purr",
+        "demo_dream, delta (zero, one more, one less, half, double, fixed, x1000, "
+        "/1000), records (1 ms later, 1 ms earlier): so",
+    ]
+    assert mutate.argued(series, mutation).unchanged() == [
+        "demo_nap, nap_ns, snore_ns (32 bits); demo_dream, p (32 bits), delta (stale, "
+        "32 bits), records (every third dropped): so"
+    ]
     # Whoever argues no more has an escape again, also of what was judged before.
     assert mutate.judge(made(tmp_path), mutation).status == "fail"
 
@@ -866,7 +873,8 @@ def test_the_command_is_zero_if_all_is_noticed_or_argued(
     assert code == 0, output
     row = next(line for line in output.splitlines() if "demo_nap: ret" in line)
     assert row.rstrip().endswith(BY_NAME)
-    assert "changes nothing: 32 bits" in output
+    assert "argued: demo_nap, cat (empty, another string, cut short); " in output
+    assert "changes nothing: demo_nap, nap_ns, snore_ns (32 bits); " in output
     # What changes nothing is no proof of anything, unless somebody says why.
     code, output, _ = command(made(tmp_path, unproven=arguments))
     assert code == 2, output

@@ -326,7 +326,9 @@ def _parser() -> argparse.ArgumentParser:
     mutate.add_argument("run", type=Path, help="a run directory, such as out/latest")
     mutate.add_argument("series", nargs="*", help="default: all of the run")
     mutate.add_argument(
-        "--all", action="store_true", help="also print what is noticed, and by what"
+        "--all",
+        action="store_true",
+        help="also print what is noticed, and by what, and why the rest is not",
     )
     mutate.set_defaults(verb=_mutate)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,15 +121,35 @@ class Mutation(Model):
         return [*rows.values()]
 
     def unproven(self) -> list[str]:
-        """What is argued, a line for each field and reason."""
-        return [
-            f"{row.event.partition(':')[2]}, {row.field.strip('()')} "
-            f"({', '.join(names)}): {reason}"
-            for row in self.rows()
-            for reason, names in row.argued.items()
-        ]
+        """What escapes for a reason, a line for each reason."""
+        return _by_reason([(row, row.argued) for row in self.rows()])
+
+    def unchanged(self) -> list[str]:
+        """What changes nothing for a reason, a line for each reason."""
+        return _by_reason([(row, row.idle) for row in self.rows()])
 
 
 def _reason(mutant: MutantOutcome) -> str:
     tail = f" (resolution: {mutant.resolution})" if mutant.resolution else ""
     return mutant.because + tail
+
+
+def _by_reason(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> list[str]:
+    """A line for each reason: its events, their fields and operators."""
+    reasons: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for row, operators in rows:
+        event = row.event.partition(":")[2]
+        for reason, names in operators.items():
+            fields = reasons.setdefault(reason, {}).setdefault(event, {})
+            # Fields with the same operators are named together.
+            fields.setdefault(", ".join(names), []).append(row.field.strip("()"))
+    lines = []
+    for reason, events in reasons.items():
+        places = [
+            ", ".join(
+                [event, *(f"{', '.join(fields[names])} ({names})" for names in fields)]
+            )
+            for event, fields in events.items()
+        ]
+        lines.append(f"{'; '.join(places)}: {reason}")
+    return lines

@@ -19,6 +19,7 @@ import jinja2
 
 from ..base import KstallError
 from ..cost import costs
+from ..evidence import falsity
 from ..lint import patchtext
 from ..series import Series
 from ..tree import Base
@@ -146,7 +147,7 @@ def render(
             if check.kind == "debug" and check.status == "pass"
         ],
         "skipped": skipped(proof.entry.checks),
-        "unproven": proof.entry.mutation.unproven() if proof.entry.mutation else [],
+        "undetected": undetected(proof.entry.mutation),
         "argued": argued(series, proof.entry.checks),
         "overhead": proof.entry.overhead,
         "assisted": assisted,
@@ -170,6 +171,21 @@ def skipped(checks: Sequence[Check]) -> list[tuple[str, str]]:
         if check.status == "skip":
             by_reason.setdefault(check.detail, []).append(check.claim.rstrip("."))
     return [("; ".join(claims), reason) for reason, claims in by_reason.items()]
+
+
+def undetected(mutation: falsity.Mutation | None) -> str:
+    """Wrong values of events that this run could not detect, and why."""
+    if mutation is None:
+        return ""
+    groups = {
+        "undetected wrong values": mutation.unproven(),
+        "errors that change nothing in this run": mutation.unchanged(),
+    }
+    return "\n".join(
+        "\n".join([f"- {title}:", *(fill(line, 2, 4) for line in lines)])
+        for title, lines in groups.items()
+        if lines
+    )
 
 
 def watchers(versions: Mapping[str, str]) -> str:

@@ -189,6 +189,11 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
             )
         console.print(f"[bold]{escape(series.name)}[/]")
         console.print(table)
+        if everything:
+            for line in mutation.unproven():
+                console.print(f"argued: {escape(line)}")
+            for line in mutation.unchanged():
+                console.print(f"changes nothing: {escape(line)}")
         for mutant in mutation.mutants:
             if mutant.outcome == "escaped" and mutant.broke:
                 where = f"{mutant.event} {mutant.field}: {mutant.operator}"
