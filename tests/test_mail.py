@@ -477,6 +477,7 @@ def test_what_series_argue_fits_a_screen(project_root: Path) -> None:
             falsity.MutantOutcome(
                 **{"event": event, "field": field or RECORDS, "operator": operator},
                 outcome="not-applicable" if argument.changes_nothing else "escaped",
+                noticed=f"{argument.noticed_from_ms} ms later, caught by a check",
             )
             for argument in series.spec.unproven
             for event, field, operator in argument.keys

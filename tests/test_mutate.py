@@ -20,6 +20,7 @@ from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.evidence.records import parse_layout
 from kstall.report import html, report
 from kstall.series import Project, Series, Spec
+from kstall.verdict import Check
 from ringpages import entry, page, record
 
 NAP, DREAM = "demo:demo_nap", "demo:demo_dream"
@@ -447,38 +448,91 @@ UNCHANGED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("slack", "outcome", "resolution"),
-    [
-        (MS // 2, "caught", ""),
-        (5 * MS, "argued", "10 ms {}, caught by naps_are_as_long_as_cats_say"),
-        (50 * MS, "argued", "100 ms {}, caught by naps_are_as_long_as_cats_say"),
-        (500 * MS, "escaped", ""),
-    ],
-)
-def test_how_near_a_time_is_known_is_measured(
-    tmp_path: Path, results: Path, slack: int, outcome: str, resolution: str
-) -> None:
+def near(slack: int) -> str:
+    """The checks, with one that knows the times of naps to within ``slack`` ns."""
     exact = 'v.equal("time", event.ts_ns, at)'
     assert exact in CHECKS
-    near = f'v.at_most("time", abs(event.ts_ns - at), {slack})'
-    series = made(tmp_path, CHECKS.replace(exact, near))
+    return CHECKS.replace(exact, f'v.at_most("time", abs(event.ts_ns - at), {slack})')
+
+
+def moved(mutation: Mutation, to: str) -> MutantOutcome:
+    """The outcome of naps that are 1 ms later, or earlier."""
+    (mutant,) = (
+        mutant
+        for mutant in mutation.mutants
+        if (mutant.event, mutant.operator) == (NAP, f"1 ms {to}")
+    )
+    return mutant
+
+
+@pytest.mark.parametrize(
+    ("slack", "declared", "outcome", "noticed"),
+    [
+        (MS // 2, None, "caught", None),
+        # Nobody has said that this is near enough.
+        (5 * MS, None, "escaped", 10),
+        (5 * MS, 10, "argued", 10),
+        (5 * MS, 100, "argued", 10),
+        (50 * MS, 100, "argued", 100),
+        # Coarser than declared.
+        (50 * MS, 10, "escaped", 100),
+        (500 * MS, 100, "escaped", None),
+    ],
+)
+def test_how_near_a_time_is_known_is_declared(
+    tmp_path: Path,
+    results: Path,
+    slack: int,
+    declared: int | None,
+    outcome: str,
+    noticed: int | None,
+) -> None:
+    declaration = argument(None, "1 ms later", "1 ms earlier", noticed_from_ms=declared)
+    known = [] if declared is None else [declaration]
+    series = made(tmp_path, near(slack), unproven=known)
     mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
     for to in ("later", "earlier"):
-        (mutant,) = (
-            mutant
-            for mutant in mutation.mutants
-            if (mutant.event, mutant.operator) == (NAP, f"1 ms {to}")
-        )
+        mutant = moved(mutation, to)
         assert mutant.outcome == outcome
-        assert mutant.resolution == resolution.format(to)
+        text = f"{noticed} ms {to}, caught by naps_are_as_long_as_cats_say"
+        assert mutant.noticed == (text if noticed else "")
+        resolution = f"{noticed} ms" if outcome == "argued" else ""
+        assert mutant.resolution == resolution
         # It comes to the same when it is judged again from what was kept.
-        (again,) = (
-            o
-            for o in mutate.argued(series, mutation).mutants
-            if vars(o) == vars(mutant)
-        )
-        assert again.outcome == outcome
+        assert moved(mutate.argued(series, mutation), to) == mutant
+
+
+def test_a_time_that_is_known_less_well_than_declared_fails(
+    tmp_path: Path, results: Path
+) -> None:
+    checks = near(50 * MS)
+    arguments = [
+        *(*UNCHANGED, argument("cat", "empty", "another string", "cut short")),
+        argument("delta", "zero", "one more", "one less", "half", "double", "fixed",
+                 "x1000", "/1000", event=DREAM),
+        argument(None, "1 ms later", "1 ms earlier", event=DREAM),
+    ]  # fmt: skip
+
+    def judged(ms: int) -> Check:
+        entry = argument(None, "1 ms later", "1 ms earlier", noticed_from_ms=ms)
+        series = made(tmp_path, checks, unproven=[*arguments, entry])
+        mutation = mutate.judged(series, evidence.load(results))
+        return mutate.judge(series, mutation)
+
+    assert judged(100).status == "pass"
+    coarse = judged(10)
+    assert coarse.status == "fail"
+    wrong = {
+        comparison.label: str(comparison.observed)
+        for comparison in coarse.comparisons
+        if not comparison.ok
+    }
+    by = "100 ms later, caught by naps_are_as_long_as_cats_say"
+    assert f"1 ms later ({by})" in wrong["demo_nap: (records): escaped"]
+    assert (
+        f"1 ms later: it is not noticed from 10 ms on: {by}"
+        in (wrong["arguments of [[unproven]] that do not hold"])
+    )
 
 
 def test_what_changes_nothing_needs_an_argument(tmp_path: Path, results: Path) -> None:
@@ -531,6 +585,9 @@ def test_what_is_said_to_change_nothing_and_does_fails(
 @pytest.mark.parametrize(
     ("entry", "fault"),
     [
+        (argument("cat", "1 ms later", noticed_from_ms=10), "only about records"),
+        (argument(None, "one doubled", noticed_from_ms=10), "only about records"),
+        (argument(None, "1 ms later", noticed_from_ms=20), "Input should be 10 or 100"),
         (
             argument("cat", "empty", changes_nothing=True, resolution="a whisker"),
             "is not a matter of resolution",

@@ -463,6 +463,12 @@ def coarser(mutant: FieldMutant) -> Iterator[FieldMutant]:
         yield replace(mutant, operator=name)
 
 
+def moved_ms(noticed: str) -> int:
+    """By how many ms the mutant is moved that ``noticed`` begins with; 0 if by none."""
+    match = re.match(r"(\d+) ms ", noticed)
+    return int(match[1]) if match else 0
+
+
 def _of_records(operator: str) -> Callable[[list[_Record]], list[_Record]]:
     for operators in (_RECORD_OPERATORS, *_COARSER_OPERATORS.values()):
         if operator in operators:

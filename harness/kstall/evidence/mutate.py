@@ -331,12 +331,8 @@ def argued(series: Series, report: Mutation) -> Mutation:
             if outcome.outcome == "escaped":
                 outcome.outcome = "argued"
                 outcome.resolution = argument.resolution or ""
-        elif outcome.outcome == "escaped" and outcome.noticed:
-            outcome.outcome = "argued"
-            outcome.because = (
-                "closer than this run can resolve, which depends on its host"
-            )
-            outcome.resolution = outcome.noticed
+                if argument.noticed_from_ms is not None:
+                    outcome.resolution = f"{falsify.moved_ms(outcome.noticed)} ms"
         outcomes.append(outcome)
     by_key = {
         (outcome.event, outcome.field, outcome.operator): outcome
@@ -366,6 +362,10 @@ def _why_refuted(argument: Unproven, outcome: MutantOutcome) -> str:
         return ""
     if argument.changes_nothing:
         return "it changes something in this evidence, and no check notices"
+    limit = argument.noticed_from_ms
+    if limit is not None and not 0 < falsify.moved_ms(outcome.noticed) <= limit:
+        noticed = outcome.noticed or "not even 100 ms are noticed"
+        return f"it is not noticed from {limit} ms on: {noticed}"
     return ""
 
 
@@ -421,12 +421,12 @@ def _untried(report: Mutation) -> str:
 
 
 def _named(outcomes: Sequence[MutantOutcome]) -> str:
-    return _shown(
-        [
-            outcome.operator + (f" ({outcome.broke[0]})" if outcome.broke else "")
-            for outcome in outcomes
-        ]
-    )
+    names = []
+    for outcome in outcomes:
+        notes = [*outcome.broke[:1], outcome.noticed]
+        note = "; ".join(filter(None, notes))
+        names.append(outcome.operator + (f" ({note})" if note else ""))
+    return _shown(names)
 
 
 def _shown(names: Sequence[str]) -> str:

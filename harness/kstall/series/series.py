@@ -365,6 +365,10 @@ class PatchExemption(Table):
     because: Prose
 
 
+#: Operators of `kstall mutate` that move records by the least that is tried.
+_MOVES = frozenset({"1 ms later", "1 ms earlier"})
+
+
 class Unproven(Table):
     """What a run cannot show of an event's values, and why that is right.
 
@@ -374,7 +378,8 @@ class Unproven(Table):
     machine a check may notice it.
 
     With ``changes_nothing`` the false values are the true ones.  Where they are not, a
-    check has to notice them: then the argument does not hold.
+    check has to notice them: then the argument does not hold.  With ``noticed_from_ms``
+    a record that is moved by so many ms has to be noticed.
 
     An argument that a run does not need, as a check notices all the same, is named and
     no failure: other evidence of the same kernel may need it.  One about an operator
@@ -385,13 +390,20 @@ class Unproven(Table):
     fields: tuple[Identifier, ...] = ()
     operators: Annotated[tuple[Text, ...], Field(min_length=1)]
     changes_nothing: bool = False
+    noticed_from_ms: Literal[10, 100] | None = None
     resolution: Text | None = None
     because: Prose
 
     @model_validator(mode="after")
     def _one_kind(self) -> Unproven:
-        if self.changes_nothing and self.resolution:
+        if self.changes_nothing and (self.noticed_from_ms or self.resolution):
             raise ValueError("what changes nothing is not a matter of resolution")
+        if self.noticed_from_ms and (
+            self.fields or not _MOVES.issuperset(self.operators)
+        ):
+            raise ValueError(
+                f"noticed-from-ms is only about records and {', '.join(sorted(_MOVES))}"
+            )
         return self
 
     @property
