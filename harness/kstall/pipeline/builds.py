@@ -10,6 +10,7 @@ from ..cost import footprint, gate, objects
 from ..evidence import compilecheck
 from ..report import SeriesReport
 from ..tree import AppliedTree, Plan
+from . import processors
 from .run import Run, score
 
 
@@ -24,7 +25,8 @@ def prove(
     A failed check stops nothing: the rest of the series can be proven all the same.
     """
     with run.stage("compile", entry) as stage:
-        compilation = compiled(work, checkout)
+        with processors.for_compilers():
+            compilation = compiled(work, checkout)
         stage.reused = compilation.reused
         checks = compilecheck.judge(work.series, compilation.trials)
         entry.checks += checks

@@ -15,7 +15,7 @@ from ..build import Ground, kernel, programs
 from ..guest import Flavour, Side
 from ..series import Series
 from ..tree import source, tree
-from . import groups, kernels
+from . import groups, kernels, processors
 from .groups import Group
 from .run import Opened, Run
 
@@ -64,18 +64,20 @@ def build(
             log=stage.log,
             absent=absent,
         )
-        built = kernel.built(
-            plan,
-            checkout,
-            f"+{flavour}",
-            config,
-            ground.tools,
-            ground.cache,
-            log=stage.log,
-            ui=run.ui,
-            # Warnings that sanitizers cause (of stack size, say) are no patch's fault.
-            strict=False,
-        )
+        with processors.for_compilers():
+            built = kernel.built(
+                plan,
+                checkout,
+                f"+{flavour}",
+                config,
+                ground.tools,
+                ground.cache,
+                log=stage.log,
+                ui=run.ui,
+                # Warnings that sanitizers cause (of stack size, say) are no patch's
+                # fault.
+                strict=False,
+            )
         cache.hold_for(built, built.path)
         stage.reused = built.reused
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"

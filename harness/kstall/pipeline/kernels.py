@@ -31,6 +31,7 @@ from ..cost import Kernels
 from ..report import SeriesReport
 from ..series import Level, Series
 from ..tree import AppliedTree, Plan, source, tree
+from . import processors
 from . import run as runs
 from .groups import Group, applied
 from .ui import Ui
@@ -497,16 +498,17 @@ class _Maker:
         self, checkout: _Checkout, stage: runs.Opened, included: Sequence[Series]
     ) -> kernel.Kernel:
         config = self._configure(checkout, stage)
-        built = kernel.built(
-            checkout.plan,
-            checkout.tree,
-            self.group.slot,
-            config,
-            self.ground.tools,
-            self.ground.cache,
-            log=stage.log,
-            ui=self.run.ui,
-        )
+        with processors.for_compilers():
+            built = kernel.built(
+                checkout.plan,
+                checkout.tree,
+                self.group.slot,
+                config,
+                self.ground.tools,
+                self.ground.cache,
+                log=stage.log,
+                ui=self.run.ui,
+            )
         # It is needed for hours, in which this run and others build more of them than
         # are kept.
         cache.hold_for(built, built.path)

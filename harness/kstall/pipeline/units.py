@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,7 +18,7 @@ from ..compile import perform as compile_variant
 from ..cost import counting
 from ..guest import guestrun
 from ..tree import tree
-from . import kernels
+from . import kernels, processors
 from .ui import Ui
 
 #: Entries that are more than a directory that `cache.keep` made.
@@ -28,7 +30,14 @@ def performers() -> dict[str, elsewhere.Performer]:
     ui = Ui(Console(quiet=True))
     return {
         "kernels": functools.partial(kernels.perform, ui=ui),
-        "compile": functools.partial(compile_variant, ui=ui),
+        "compile": functools.partial(_compiled, ui=ui),
         "guest": functools.partial(guestrun.perform, ui=ui),
         "counting": functools.partial(counting.perform, ui=ui),
     }
+
+
+def _compiled(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
+) -> elsewhere.WorkerResult:
+    with processors.for_compilers():
+        return compile_variant(cache_dir, out, spec, ui)
