@@ -165,6 +165,45 @@ def test_what_does_not_compile_there_has_failed(world: World) -> None:
     assert snapshot(world.project.root) == own
 
 
+def test_a_test_program_that_does_not_compile_there_has_failed(world: World) -> None:
+    # Its function takes an argument there, far from what the patch changes.
+    program = "int grade(void)\n{\n\treturn 0;\n}\n" + LINES + KERNEL["selftest.c"]
+    changed = program.replace("int grade(void)", "int grade(int least)")
+    place = "tools/selftest.c"
+    series = world.project.patches / "demo"
+    toml = (series / "series.toml").read_text()
+    (series / "series.toml").write_text(toml.replace('"selftest.c"', f'"{place}"'))
+    start = SECOND.index("diff --git")
+    hunk = """\
+diff --git a/tools/selftest.c b/tools/selftest.c
+--- a/tools/selftest.c
++++ b/tools/selftest.c
+@@ -22,7 +22,7 @@ int line_16;
+ int line_17;
+ int line_18;
+ int line_19;
+ int main(void)
+ {
+-\treturn 0;
++\treturn grade();
+ }
+"""
+    head = SECOND[:start].replace(" demo.c |", f" {place} |")
+    (series / "0002-demo-Say-more.patch").write_text(head + hunk)
+    write(world.kernel, {place: program})
+    _new(world, MOVED + DEMO, **{place: changed})
+    ran = _rebase(world)
+    assert ran.exit_code == 1, ran.output
+    assert re.search("programs: .*does not compile from the tree", ran.output)
+    assert "too few arguments to function" in ran.output
+    assert "verdict  demo: carried over, and does not compile" in ran.output
+    shutil.rmtree(world.out)
+    _new(world, MOVED + DEMO, **{place: program})
+    ran = _rebase(world)
+    assert ran.exit_code == 0, ran.output
+    assert re.search(r"ok +demo: programs .* selftest", ran.output)
+
+
 def test_a_conflict_is_left_with_the_commands_to_go_on(world: World) -> None:
     _new(world, MOVED + DEMO.replace("return 1;", "return 9;"))
     before = snapshot(world.root / "new"), snapshot(world.kernel)

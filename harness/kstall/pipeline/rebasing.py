@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``kstall rebase``: a series on another tree, compiled patch by patch."""
+"""``kstall rebase``: a series on another tree, compiled patch by patch.
+
+So are the tree's own test programs that it changes: kbuild compiles none of them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import DoesNotApply, KstallError, Status, cache
-from ..report import Report, explain
+from ..build import Ground, programs
+from ..report import Report, SeriesReport, explain
 from ..series import Series
 from ..tree import rebase, source, tree
+from . import kernels, validate
 from . import run as runs
-from . import validate
 from .request import Request
 from .ui import Ui
 
@@ -144,6 +148,37 @@ def _prove(
     ground = validate._ground(request, run)
     now = dataclasses.replace(series, patches=result.patches)
     validate._compile(request, run, ground, now, plan, entry)
+    _compile_programs(now, plan, ground, run, entry)
+
+
+def _compile_programs(
+    series: Series, plan: tree.Plan, ground: Ground, run: runs.Run, entry: SeriesReport
+) -> None:
+    """Compile the test programs of the tree that the patches change.
+
+    Not those of other workloads: they do not depend on what was carried over.
+    """
+    changed = [
+        load
+        for load in series.spec.workload
+        if load.from_tree is not None
+        and not set(plan.touched).isdisjoint(load.from_tree.sources)
+    ]
+    if not changed:
+        return
+    spec = series.spec.model_copy(update={"workload": tuple(changed)})
+    with run.stage("programs", entry) as stage:
+        with kernels.workspace(ground.base, run.ui) as checkout:
+            compiled = programs.obtain(
+                dataclasses.replace(series, spec=spec),
+                plan,
+                ground.tools,
+                ground.cache,
+                checkout(plan).tree,
+                log=stage.log,
+            )
+        stage.reused = all(program.reused for program in compiled)
+        stage.summary = ", ".join(Path(program.name).name for program in compiled)
 
 
 def _settle(report: Report) -> None:
