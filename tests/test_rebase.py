@@ -196,6 +196,9 @@ diff --git a/tools/selftest.c b/tools/selftest.c
     assert ran.exit_code == 1, ran.output
     assert re.search("programs: .*does not compile from the tree", ran.output)
     assert "too few arguments to function" in ran.output
+    log = re.search("  log: (.*)", ran.output)
+    assert log is not None, ran.output
+    assert "too few arguments" in Path(log[1]).read_text()
     assert "verdict  demo: carried over, and does not compile" in ran.output
     shutil.rmtree(world.out)
     _new(world, MOVED + DEMO, **{place: program})

@@ -92,14 +92,17 @@ def port(
     finally:
         if run.report.status == "running":
             _settle(run.report)
+        # If there is no result, the error was printed, and the report holds no more.
+        target = place if result is None else result.directory / "run"
+        for _, done in run.report.all_stages():
+            # It names its log, which is moved.
+            if done.error is not None:
+                done.error = done.error.replace(str(place), str(target))
         run.save()
-        if result is not None:
-            target = result.directory / "run"
+        if target != place:
             cache.remove(target)
             place.rename(target)
-            place = target
-        # Else the error was printed, and the report holds nothing more.
-    return Rebased(series, place, run.report, result)
+    return Rebased(series, target, run.report, result)
 
 
 def _summary(series: Series, result: rebase.RebaseResult) -> str:
