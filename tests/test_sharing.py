@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -494,6 +495,105 @@ if mine == "alpha" and once.exists():
     assert "fails beside no single other series" in (
         stage(ran, "alpha", "alone").summary
     )
+
+
+#: What happens to the first guest of a series.
+ONCE = """
+once = world / f"once-{{mine}}"
+if once.exists():
+    once.unlink()
+    {what}
+"""
+WOKE = '(place / "stdout").write_text("woke")'
+
+
+def once(world: World, what: str, *names: str) -> None:
+    """Have the first guest of each of ``names`` do ``what``."""
+    for name in names:
+        (world.root / f"once-{name}").write_text("")
+    world.guest(KNOWS + ONCE.format(what=_indented(what)))
+
+
+@pytest.mark.parametrize("what", [WOKE, PANIC], ids=["wrong value", "panic"])
+def test_beside_one_other_series_as_well(world: World, what: str) -> None:
+    """That kernel is the one on which it failed, and there it has to fail again."""
+    once(world, what, "alpha")
+    ran = world.validate("alpha", "delta")
+    assert statuses(ran) == {"alpha": "fail", "delta": "pass"}
+    assert "fails beside no single other series" in (
+        stage(ran, "alpha", "alone").summary
+    )
+    assert sorted(world.guests) == ["alpha-dozes"] * 3 + ["delta-dozes"]
+    if what == WOKE:
+        # The guest that passed is not the one that the next run judges by.
+        again = world.validate("alpha", "delta")
+        assert statuses(again) == {"alpha": "fail", "delta": "pass"}
+        assert stage(again, "alpha", "guest").reused
+
+
+@pytest.mark.parametrize("what", [WOKE, PANIC], ids=["wrong value", "panic"])
+def test_of_two_the_other_is_to_blame_for_what_fails_again(
+    world: World, what: str
+) -> None:
+    world.guest(KNOWS + f'if mine == "alpha" and has["delta"]:\n    {_indented(what)}')
+    ran = world.validate("alpha", "delta")
+    require_proven(ran)
+    failed = "dozes" if what == WOKE else "guest"
+    assert stage(ran, "alpha", "beside").summary == (
+        f"beside delta, {failed} fails; these results are without it"
+    )
+    assert sorted(world.guests) == ["alpha-dozes"] * 3 + ["delta-dozes"]
+
+
+@pytest.mark.parametrize("names", [("alpha", "delta"), NAMES], ids=["two", "three"])
+def test_a_kernel_that_does_not_boot_once_is_no_conflict(
+    world: World, names: tuple[str, ...]
+) -> None:
+    once(world, PANIC, *names)
+    ran = world.validate(*names)
+    assert statuses(ran) == dict.fromkeys(names, "fail")
+    for name in names:
+        assert stage(ran, name, "guest").status == "fail"
+        assert "fails beside no single other series" in (
+            stage(ran, name, "alone").summary
+        )
+
+
+def test_of_two_that_do_not_boot_together_the_later_one_stands_apart(
+    world: World,
+) -> None:
+    both = f'if has["alpha"] and has["delta"]:{_indented(PANIC)}'
+    world.guest(KNOWS + both)
+    ran = world.validate("alpha", "delta")
+    require_proven(ran)
+    assert stage(ran, "delta", "beside").summary == (
+        "does not boot beside alpha: on a kernel of its own"
+    )
+    # All twice, and each alone.
+    attempts = [name for name in shared(ran) if name.endswith("-guest")]
+    assert attempts == [f"attempt-{number}-guest" for number in (1, 2, 3)]
+
+
+def test_a_pair_that_changes_one_file_is_booted_once(world: World) -> None:
+    """Whichever of the two is first in their kernel."""
+    booted: list[tuple[str, ...]] = []
+
+    def fails(_: object, part: tuple[str, ...], *__: object, again: bool) -> bool:
+        booted.append(part)
+        return not again
+
+    def subject(name: str) -> SimpleNamespace:
+        series = SimpleNamespace(touches=frozenset({"demo.c"}))
+        return SimpleNamespace(name=name, series=series)
+
+    delta, alpha = subject("delta"), subject("alpha")
+    here: Any = SimpleNamespace(
+        _subjects={"delta": delta, "alpha": alpha}, _fails_beside=fails
+    )
+    fresh: Any = alpha
+    names = ("delta", "alpha")
+    culprit = sharing._Sharing._culprit(here, fresh, names, frozenset({"dozes"}))
+    assert (culprit, booted) == (None, [names])
 
 
 def test_alone_proves_each_on_a_kernel_of_its_own_as_well(world: World) -> None:

@@ -276,16 +276,25 @@ class _Sharing:
     # -- guests ------------------------------------------------------------------------
 
     def _chain(
-        self, subject: AppliedSeries, built: Built, context: Context, beside: int = 1
+        self,
+        subject: AppliedSeries,
+        built: Built,
+        context: Context,
+        beside: int = 1,
+        *,
+        repeated: bool = False,
     ) -> None:
         """Boot, judge and compare, with so many guests ``beside`` each other.
 
-        Raises `runs.StageStopped`.
+        ``repeated``: a guest of this kernel failed, and its results stay those that
+        later runs use.  Raises `runs.StageStopped`.
         """
         run, entry, series = self._run, subject.entry, subject.series
         guest = self.guest(subject, built)
-        again = self._request.again
-        bench = trials.Bench(context, series, guest, run, entry, again=again)
+        again = self._request.again or repeated
+        bench = trials.Bench(
+            context, series, guest, run, entry, again=again, kept=not repeated
+        )
         both = built.pair(series) if context.level != "quick" else None
         saved: Evidence | None
         if self._request.repeat is not None:
@@ -394,7 +403,12 @@ class _Sharing:
             lambda subject: self._chain(subject, built, self._context(subject)),
         )
         if all("guest" in subject.failures for subject in subjects):
-            return self._prove_those_that_boot(subjects, before)
+            names = tuple(subject.name for subject in subjects)
+            try:
+                if not self._boots(names, again=True):
+                    return self._prove_those_that_boot(subjects, before)
+            except runs.StageStopped:
+                return []
         for subject in subjects:
             if subject.failures:
                 self._settle(subject, subjects, before[subject.name])
@@ -478,7 +492,8 @@ class _Sharing:
     def _prove_those_that_boot(
         self, subjects: Sequence[AppliedSeries], before: dict[str, SeriesReport]
     ) -> list[AppliedSeries]:
-        """No guest finished: find out which series is to blame; prove the others."""
+        """No guest finished, and again none does: find out which series is to blame,
+        and prove the others."""
         names = tuple(subject.name for subject in subjects)
         guest = subjects[0].entry.stage("guest")
         why = guest.error or guest.summary
@@ -516,8 +531,12 @@ class _Sharing:
                 aside.mkdir(exist_ok=True)
                 (place / name).rename(aside / name)
 
-    def _boots(self, part: Names) -> bool:
-        """Whether the guest of the first series finishes on a kernel of these."""
+    def _boots(self, part: Names, *, again: bool = False) -> bool:
+        """Whether the guest of the first series finishes on a kernel of these.
+
+        ``again``: guests of this kernel failed, and what this one says replaces nothing
+        of that for later runs.
+        """
         try:
             built = self._attempt(part, "quick")
         except kernels.NotTogether:
@@ -527,7 +546,14 @@ class _Sharing:
         with self._run.stage(f"attempt-{self._attempts}-guest") as stage, figures():
             guest = self.guest(subject, built)
             try:
-                booted = run_guest(context, subject.series, guest, stage.log)
+                booted = run_guest(
+                    context,
+                    subject.series,
+                    guest,
+                    stage.log,
+                    fresh=again,
+                    keep=lambda _: not again,
+                )
             except guestrun.GuestFailed as error:
                 stage.status, stage.error = "skip", str(error)
                 stage.summary = error.headline
@@ -574,32 +600,45 @@ class _Sharing:
         self, fresh: AppliedSeries, names: Sequence[str], failures: frozenset[str]
     ) -> str | None:
         """The other series beside which all ``failures`` are seen; alone none is."""
+        every = tuple(names)
         others = [name for name in names if name != fresh.name]
-        answers = {(fresh.name,): True, tuple(names): False}
+        answers: dict[Names, bool] = {(fresh.name,): True}
+        if len(others) > 1:
+            # A pair of them is booted in the end.  If they are only two, they are that
+            # pair, and what failed once has to fail again.
+            answers[every] = False
 
         def holds(part: Names) -> bool:
             if part not in answers:
-                answers[part] = not self._fails_beside(fresh, part, failures)
+                fails = self._fails_beside(fresh, part, failures, again=part == every)
+                answers[part] = not fails
             return answers[part]
 
         touched = fresh.series.touches
         for name in others:
             if touched & self._subjects[name].series.touches:
-                pair = tuple(sorted((fresh.name, name)))
+                # In the order of ``names``, in which answers are cached.
+                pair = tuple(member for member in names if member in (fresh.name, name))
                 if not holds(pair):
                     return name
-        return groups.culprit(fresh.name, tuple(names), tuple(others), holds)
+        return groups.culprit(fresh.name, every, tuple(others), holds)
 
     def _fails_beside(
-        self, fresh: AppliedSeries, part: Names, failures: frozenset[str]
+        self,
+        fresh: AppliedSeries,
+        part: Names,
+        failures: frozenset[str],
+        *,
+        again: bool,
     ) -> bool:
-        """Whether all ``failures`` are seen on a kernel of ``part``."""
+        """Whether all ``failures`` are seen on a kernel of ``part``; ``again``: they
+        were seen there already, and have to be seen once more."""
         subject = fresh.scratch()
         try:
             with contextlib.suppress(runs.StageStopped):
                 built = self._attempt(part, self._request.level)
-                below = f"attempt-{self._attempts}"
-                self._chain(subject, built, self._context(subject, below))
+                context = self._context(subject, f"attempt-{self._attempts}")
+                self._chain(subject, built, context, repeated=again)
         except kernels.NotTogether:
             # No result, as to these failures.
             return False

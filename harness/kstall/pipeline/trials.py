@@ -47,7 +47,10 @@ class _Judgement(BaseModel):
 
 @dataclass(frozen=True)
 class Bench:
-    """A series' guest, and where its verdict goes; ``again``: use no old results."""
+    """A series' guest, and where its verdict goes.
+
+    ``again``: use no old results; ``kept``: later runs may use the new ones.
+    """
 
     context: Context
     series: Series
@@ -55,11 +58,16 @@ class Bench:
     run: runs.Run
     entry: SeriesReport
     again: bool = False
+    kept: bool = True
 
     @property
     def dir(self) -> Path:
         """The directory of the series, below that of the context."""
         return self.context.out / self.series.name
+
+    def keep(self, results: Path) -> bool:
+        """Whether later runs may use ``results``: only if they can be judged."""
+        return self.kept and is_complete(results)
 
 
 def once(bench: Bench) -> Evidence:
@@ -94,7 +102,7 @@ def _try(
                 stage.log,
                 out=out,
                 fresh=bench.again or number > 1,
-                keep=is_complete,
+                keep=bench.keep,
             )
             results, stage.reused = booted.results, booted.reused
             stage.summary = booted.summary

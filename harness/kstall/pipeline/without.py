@@ -73,7 +73,8 @@ def _boot(
     def shows(results: Path) -> bool:
         """Whether the end of the kernel is all that has to be seen."""
         headlines = _headlines(results, expressions)
-        return _verdict(bench.series, (), headlines).status == "pass"
+        shown = _verdict(bench.series, (), headlines).status == "pass"
+        return bench.kept and shown
 
     stage.log = out / "guest.log"
     checks: Sequence[Check] = ()
@@ -85,7 +86,7 @@ def _boot(
             stage.log,
             out=out,
             fresh=bench.again or fresh,
-            keep=trials.is_complete,
+            keep=bench.keep,
             keep_end=shows,
             expected=tuple(expressions.values()),
         )
