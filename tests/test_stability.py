@@ -20,7 +20,7 @@ from kstall.debian import Root
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.guest import Guest, guest
 from kstall.guest.guestrun import Booted
-from kstall.pipeline import Request, Ui, hostload, stability, validate
+from kstall.pipeline import Request, Ui, hostload, stability, validate, without
 from kstall.pipeline.run import Run, begin
 from kstall.pipeline.stability import Attempt, Repeated, StabilityOutcome, StabilityPlan
 from kstall.series import Context, Project, Series, suites
@@ -39,6 +39,10 @@ class Bench:
     ) -> None:
         self.out = out
         self.fates: Fates = {}
+        #: What is raised for base guests, or whether they show the bugs, by default.
+        self.base_fates: dict[int, bool | Exception] = {}
+        self.base_key = "base"
+        self.based: list[int] = []
         self.loads: list[int] = []
         self.running = self.most = 0
         self.machines: list[int] = []
@@ -50,6 +54,8 @@ class Bench:
         monkeypatch.setattr(hostload, "put", self._put)
         monkeypatch.setattr(stability.evidence, "load", lambda results: results)
         monkeypatch.setattr(stability.trials, "judge", self._judge)
+        monkeypatch.setattr(without, "run_guest", self._run_base)
+        monkeypatch.setattr(without.evidence, "judge", self._judge_base)
         monkeypatch.setattr(stability.mutate, "judged", self._falsified)
         # Without what the series argues, of other mutants than these.
         monkeypatch.setattr(stability.mutate, "argued", lambda _, mutation: mutation)
@@ -72,13 +78,14 @@ class Bench:
 
     def _guests(
         self, request: Request, ui: Ui, command: list[str]
-    ) -> Iterator[tuple[Run, Series, Guest]]:
+    ) -> Iterator[tuple[Run, Series, Guest, Guest | None]]:
         assert request.level == "quick"
         run = begin(request.out, command, ui)
         kernel = Kernel("k", self.out, "7.3.4", "ab" * 20, reused=True)
         where = Guest(kernel, Root("r", self.out, {}, True), guest.Accel("tcg", "t"))
+        base = replace(where, kernel=replace(kernel, key=self.base_key))
         for series in request.series:
-            yield run, series, where
+            yield run, series, where, base if series.spec.shown else None
 
     @contextlib.contextmanager
     def _put(self, times: int, say: object) -> Iterator[Callable[[], None]]:
@@ -115,6 +122,48 @@ class Bench:
             raise fate
         (results / "fate.json").write_text(json.dumps(fate))
         return Booted(results, False, "")
+
+    def _run_base(
+        self,
+        context: Context,
+        series: Series,
+        where: Guest,
+        _: Path,
+        *,
+        out: Path,
+        fresh: bool,
+        keep: Callable[[Path], bool],
+        keep_end: Callable[[Path], bool],
+        expected: tuple[str, ...],
+    ) -> Booted:
+        results = out / "results"
+        results.mkdir(parents=True)
+        assert fresh and not keep(results) and not keep_end(results)
+        assert where.kernel.key == self.base_key and series.spec.check
+        (context.cache / "evidence").mkdir(parents=True)
+        number = int(out.parent.name)
+        with self._lock:
+            self.based.append(number)
+        fate = self.base_fates.get(number, True)
+        if isinstance(fate, Exception):
+            raise fate
+        (results / "fate.json").write_text(json.dumps(fate))
+        return Booted(results, False, "")
+
+    @staticmethod
+    def _judge_base(series: Series, results: Path) -> list[Check]:
+        shows = json.loads((results / "fate.json").read_text())
+        checks = []
+        for shown in series.spec.shown:
+            wrong = [
+                Comparison(label=label, relation="=", expected=1, observed=0, ok=False)
+                for label in shown.fails
+            ]
+            check = Check(name=shown.check, kind="positive", claim="c", status="pass")
+            if shows:
+                check.status, check.comparisons = "fail", wrong
+            checks.append(check)
+        return checks
 
     def _falsified(self, series: Series, _: object, workers: int) -> Mutation:
         escaped = self.missed.pop(0) if self.missed else []
@@ -233,6 +282,99 @@ def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
     assert cause.startswith("run 2: every_value_is_falsifiable (fail): ")
     assert "last dropped" in cause
     assert [attempt.kept is None for attempt in outcome.attempts] == [True, False, True]
+
+
+def test_a_base_guest_for_each_guest(bench: Bench) -> None:
+    outcome = bench.measure(StabilityPlan(3, (0, 4)), "pci-aer-inject", "drm-sched")
+    # Of each load, and none of a series that shows no bug.
+    assert sorted(bench.based) == [1, 1, 2, 2, 3, 3]
+    assert len(bench.machines) == 12
+    assert {attempt.checks.get(without.CHECK) for attempt in outcome.attempts} == {
+        "pass",
+        None,
+    }
+    assert [
+        attempt.series
+        for attempt in outcome.attempts
+        if without.CHECK in attempt.checks
+    ] == ["pci-aer-inject"] * 6
+    assert stability.exit_code(outcome) == 0
+    assert outcome.place is not None
+    assert not list(outcome.place.glob("*/load-*/*"))
+
+
+def test_a_bug_that_does_not_always_show_is_counted(bench: Bench) -> None:
+    bench.base_fates = {
+        2: False,
+        3: KstallError("the guest went away", next="try again"),
+        4: FailedCheck("the kernel complained"),
+    }
+    # One without results shows no difference.
+    bench.fates = {5: FailedCheck("the kernel complained")}
+    outcome = bench.measure(StabilityPlan(6, (4,), at_once=(1,)), "pci-aer-inject")
+    assert bench.based == [1, 2, 3, 4, 6]
+    (tally,) = stability.tallies(outcome.attempts)
+    assert tally.verdicts == {"proven": 2, "failed": 2, "could-not-judge": 2}
+    assert tally.moved == {without.CHECK: {"pass": 2, "fail": 1, "error": 2}}
+    causes = "\n".join(tally.causes)
+    assert f"run 2: {without.CHECK} (fail): overridden_error_is_reported: " in causes
+    assert f"run 3: {without.CHECK} (error): the guest went away" in causes
+    assert (
+        "run 4: fails_without_the_patches (error): without the patches: the" in causes
+    )
+    assert stability.exit_code(outcome) == 1
+    kept = {attempt.number: attempt.kept for attempt in outcome.attempts}
+    assert [number for number, where in sorted(kept.items()) if where] == [2, 3, 4, 5]
+    assert outcome.place is not None and kept[2] is not None
+    assert (outcome.place / kept[2] / "without/results").is_dir()
+    assert not (outcome.place / kept[2] / "cache").exists()
+
+
+def test_guests_that_were_booted_without_a_base_do_not_count(bench: Bench) -> None:
+    plan = StabilityPlan(2, (0,), at_once=(1,))
+    bench.measure(plan, "pci-aer-inject", "drm-sched")
+    bench.based.clear()
+    bench.machines.clear()
+    again = bench.measure(plan, "pci-aer-inject", "drm-sched", resume=True)
+    assert bench.machines == bench.based == []
+    assert len(again.attempts) == 4
+    # As `kstall stability` wrote it before it booted base guests.
+    content = json.loads(_newest(bench).read_text())
+    request = Request(
+        project=bench.project,
+        series=bench.project.load(["pci-aer-inject", "drm-sched"]),
+        kernel=None,
+        cache=bench.out / "cache",
+        out=bench.out / "elsewhere",
+        level="quick",
+    )
+    ui = Ui(Console(file=io.StringIO()))
+    old = {
+        series.name: stability._tested(bench.project, series, guest)
+        for _, series, guest, _ in bench._guests(request, ui, ["kstall"])
+    }
+    for attempt in content["attempts"]:
+        attempt["tested"] = old[attempt["series"]]
+        attempt["checks"].pop(without.CHECK, None)
+    _newest(bench).write_text(json.dumps(content))
+    outcome = bench.measure(plan, "pci-aer-inject", "drm-sched", resume=True)
+    assert bench.based == [1, 2] and len(bench.machines) == 2
+    assert stability.exit_code(outcome) == 0
+    # Nor do those with another base.
+    bench.base_key = "another"
+    bench.measure(plan, "pci-aer-inject", "drm-sched", resume=True)
+    assert bench.based == [1, 2, 1, 2]
+
+
+def test_suites_are_of_the_patched_kernel_only(bench: Bench) -> None:
+    bench.printed = _said(TOTAL)
+    plan = StabilityPlan(1, (4,), kunit=3)
+    bench.measure(plan, "drm-sched-stop")
+    bench.base_key = "another"
+    bench.machines.clear()
+    again = bench.measure(plan, "drm-sched-stop", resume=True)
+    assert bench.based == bench.machines == []
+    assert [suite.cpus for suite in again.suites] == [1, 4]
 
 
 def test_a_failed_check_of_the_guest_is_a_failure(bench: Bench) -> None:

@@ -343,6 +343,87 @@ def test_a_base_that_goes_away_twice_is_reported_twice(world: World) -> None:
     assert [attempt.number for attempt in entry(ran, "beta").base_tries] == [1, 2]
 
 
+def tally(ran: Ran, name: str) -> tuple[int, int, int]:
+    """How often a check of beta passed, failed, and was not judged."""
+    repeats = entry(ran, "beta").repeats
+    assert repeats is not None
+    (row,) = (row for row in repeats.tally if row.check == name)
+    return row.passed, row.failed, row.unjudged
+
+
+def test_repeats_boot_the_base_as_often(world: World) -> None:
+    world.guest(until(0, "pass"))
+    require_proven(world.validate("beta"))
+    ran = world.validate("beta", "--repeat", "3")
+    require_proven(ran)
+    assert len(list(world.root.glob("without-*"))) == 4
+    assert world.guests == ["beta-dozes"] * 8
+    assert tally(ran, CHECK) == tally(ran, "dozes") == (3, 0, 0)
+    outcome = entry(ran, "beta")
+    assert sum(check.name == CHECK for check in outcome.checks) == 1
+    (shown,) = outcome.shown
+    assert [comparison.observed for comparison in shown.comparisons] == ["slept"]
+    # Of runs that agree one is kept, with both guests.
+    (kept,) = ran.dir.glob("beta/repeat-*")
+    assert (kept / "results").is_dir() and (kept / "without/results").is_dir()
+    # What was kept before is used again.
+    again = world.validate("beta")
+    assert stage(again, "beta", "guest").reused
+    assert stage(again, "beta", "without").reused
+
+
+def test_a_bug_that_did_not_show_in_one_of_several_runs(world: World) -> None:
+    world.guest(until(0, "pass"))
+    require_proven(world.validate("beta"))
+    dozes = '(place / "stdout").write_text("dozed\\n")'
+    world.guest(until(3, f"if number == 3: {dozes}"))
+    ran = world.validate("beta", "--repeat", "3")
+    assert ran.exit_code == 1, ran.output
+    assert tally(ran, CHECK) == (2, 1, 0)
+    assert tally(ran, "dozes") == (3, 0, 0)
+    assert [path.name for path in ran.dir.glob("beta/repeat-*")] == ["repeat-002"]
+    outcome = entry(ran, "beta")
+    (check,) = (check for check in outcome.checks if check.name == CHECK)
+    assert check.status == "fail" and not outcome.shown[0].comparisons
+    assert outcome.repeats is not None
+    assert [run.failed for run in outcome.repeats.runs] == [[], [CHECK], []]
+    # Nor is it proven by the guest of before.
+    before = len(world.guests)
+    assert not stage(world.validate("beta"), "beta", "without").reused
+    assert len(world.guests) == before + 2
+
+
+@pytest.mark.parametrize("what", [LOSES, RUNNING + KILLED], ids=["loses", "killed"])
+def test_a_base_that_was_not_judged_in_one_of_several_runs(
+    world: World, what: str
+) -> None:
+    world.guest(until(1, what))
+    ran = world.validate("beta", "--repeat", "2")
+    assert ran.exit_code == 2, ran.output
+    # There is no second try.
+    assert len(world.guests) == 4
+    assert tally(ran, CHECK) == (1, 0, 1)
+    assert tally(ran, "dozes") == (2, 0, 0)
+
+
+@pytest.mark.parametrize("names", [["beta"], []], ids=["alone", "shared"])
+def test_stability_boots_the_base_as_often(world: World, names: list[str]) -> None:
+    dozes = '(place / "stdout").write_text("dozed\\n")'
+    world.guest(until(2, f"if number == 2: {dozes}"))
+    words = ["stability", "--runs", "3", "--load", "0", "--at-once", "1"]
+    place = ["--kernel", str(world.kernel), "--out", str(world.out)]
+    ran = world.run(*words, *place, *names)
+    assert ran.exit_code == 1, ran.output
+    assert "beta, load 0: 3 runs: 2 proven, 1 failed" in ran.output
+    assert f"  {CHECK}: 2 pass, 1 fail" in ran.output
+    assert world.guests.count("beta-dozes") == 6
+    # The kernels were built once.
+    assert len(list(world.cache.glob("kernels/[!.]*"))) == 2
+    if not names:
+        assert "alpha, load 0: 3 runs: 3 proven" in ran.output
+        assert world.guests.count("alpha-dozes") == 3
+
+
 def complains(world: World, text: str) -> None:
     """Have beta's guest say ``text`` without its patch, and its check hold there."""
     say = f'file.write("[    1.000000] {text}\\n")'

@@ -267,8 +267,9 @@ def _parser() -> argparse.ArgumentParser:
         "--repeat",
         type=_positive,
         metavar="N",
-        help="boot each series' guest N times, and report how often each check passed, "
-        "failed, or could not be judged; one failure is a failure",
+        help="boot each series' guest N times, and that of the base kernel as often if "
+        "it fixes a bug, and report how often each check passed, failed, or could not "
+        "be judged; one failure is a failure",
     )
     prove.add_argument(
         "--alone",

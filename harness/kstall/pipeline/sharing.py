@@ -91,19 +91,22 @@ def prove(subjects: Sequence[AppliedSeries], request: Request, run: runs.Run) ->
 
 def guests(
     subjects: Sequence[AppliedSeries], request: Request, run: runs.Run
-) -> Iterator[tuple[AppliedSeries, Guest]]:
-    """A guest for each of ``subjects`` whose kernel can be built."""
+) -> Iterator[tuple[AppliedSeries, Guest, Guest | None]]:
+    """A guest for each of ``subjects`` whose kernel can be built, and a base guest if
+    it shows bugs."""
     sharing = _Sharing(tuple(subjects), request, run)
     shared, built = sharing.shared()
     for subject in shared:
         with contextlib.suppress(runs.StageStopped):
             assert built is not None
-            yield subject, sharing.guest(subject, built)
+            guest = sharing.guest(subject, built)
+            yield subject, guest, without.guest_of(subject.series, guest, built)
     for subject in subjects:
         if subject not in shared:
             with contextlib.suppress(runs.StageStopped):
                 own_build = sharing.built_alone(subject, built)
-                yield subject, sharing.guest(subject, own_build)
+                guest = sharing.guest(subject, own_build)
+                yield subject, guest, without.guest_of(subject.series, guest, own_build)
 
 
 def ahead(
@@ -296,18 +299,21 @@ class _Sharing:
             context, series, guest, run, entry, again=again, kept=not repeated
         )
         both = built.pair(series) if context.level != "quick" else None
+        base = without.guest_of(series, guest, built)
+        repeat = self._request.repeat
         saved: Evidence | None
-        if self._request.repeat is not None:
-            saved = trials.many(bench, self._request.repeat)
+        if repeat is not None and base is not None:
+            saved = without.many(bench, base, repeat)
+        elif repeat is not None:
+            saved = trials.many(bench, repeat)
         elif both is not None and series.measures and beside > 1:
             saved = self._once_and_counted(bench, both, beside)
         else:
             saved = trials.once(bench)
         if saved is not None:
             run.report.environment.guest.update(saved.versions)
-        if series.spec.shown and built.base is not None:
-            own, _ = built.own.get(series.name, (None, None))
-            without.prove(bench, built.base, own)
+        if base is not None and repeat is None:
+            without.prove(bench, base)
         if both is not None:
             among = self._shares(built)
             overhead.prove(

@@ -3,7 +3,8 @@
 
 The guest of a series is booted many times on one kernel, under each load alone and
 several at once.  Nothing is repeated or left out: the aim is to find runs with another
-verdict than "proven", whose results are kept.
+verdict than "proven", whose results are kept.  If the series shows bugs on the base
+kernel, a guest of that is booted as often.
 
 The evidence of each run is falsified as well (`mutate`): what a check notices must not
 depend on luck either.
@@ -11,6 +12,7 @@ depend on luck either.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,7 +31,7 @@ from ..guest import Guest, guestrun, run_guest
 from ..report import report
 from ..series import Context, Project, Series, suites
 from ..verdict import Check
-from . import hostload, trials, validate
+from . import hostload, trials, validate, without
 from .request import Request
 from .ui import Ui
 
@@ -67,10 +69,12 @@ class StabilityPlan:
 class Attempt:
     """One guest: ``beside`` others of its kind ran at the same time.
 
-    ``average`` is the host's load average over the minute before its end; ``cause`` is
-    the error that stopped it, or its checks that did not pass; ``kept`` is the
-    directory of its results.  ``tested`` changes with the kernel, the guest and the
-    checks.
+    ``seconds`` are those of the guest; ``average`` is the host's load average over the
+    minute before its end; ``cause`` is the error that stopped it, or its checks that
+    did not pass; ``kept`` is the directory of its results.  If the series shows bugs on
+    the base kernel, one of ``checks`` is that of a guest of that, booted after it; it
+    is not booted if there is no evidence of the first one.  ``tested`` changes with the
+    kernels, the guests and the checks.
     """
 
     series: str
@@ -216,15 +220,17 @@ def measure(
     request = dataclasses.replace(request, level="quick", out=request.out / "stability")
     known = _newest(request.out) if resume else StabilityOutcome()
     outcome = StabilityOutcome(earlier=known)
-    for run, series, guest in validate.guests(request, ui, command):
+    for run, series, guest, own_base in validate.guests(request, ui, command):
         outcome.place = run.dir
         outcome.series.add(series.name)
-        tested = _tested(request.project, series, guest)
+        # Suites are those of the patched kernel.
+        base = None if plan.kunit else own_base
+        tested = _tested(request.project, series, guest, base)
         _take_over(outcome, series, tested, plan)
         for load in plan.loads:
             ui.begin(series.name, f"load {load}")
             bench = _Bench(
-                *(request.project, series, guest, plan, load, run.dir, ui, tested)
+                *(request.project, series, guest, base, plan, load, run.dir, ui, tested)
             )
             if bench.is_done(outcome):
                 continue
@@ -236,8 +242,10 @@ def measure(
     return outcome
 
 
-def _tested(project: Project, series: Series, guest: Guest) -> str:
-    """Changes with all that a verdict depends on."""
+def _tested(
+    project: Project, series: Series, guest: Guest, base: Guest | None = None
+) -> str:
+    """Changes with all that a verdict depends on: with ``base`` if that is booted."""
     checks = series.dir / "checks.py"
     return cache.digest(
         guestrun.key_of(project, series, guest),
@@ -245,6 +253,7 @@ def _tested(project: Project, series: Series, guest: Guest) -> str:
         series.spec.model_dump(mode="json"),
         series.skipped,
         sources.digest(*_JUDGES),
+        *([without.key_of(project, series, base)] if base is not None else []),
     )
 
 
@@ -342,11 +351,15 @@ def _as_json(outcome: StabilityOutcome) -> dict[str, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """A series with a guest that can be booted, on a host under ``load``."""
+    """A series with a guest that can be booted, on a host under ``load``.
+
+    ``base`` is the guest that shows its bugs, if there are any.
+    """
 
     project: Project
     series: Series
     guest: Guest
+    base: Guest | None
     plan: StabilityPlan
     load: int
     place: Path
@@ -428,6 +441,8 @@ class _Bench:
             saved = evidence.load(self._boot(self.series, self.guest, out))
             seconds = time.monotonic() - began
             judged = trials.judge(self.series, saved)
+            if self.base is not None:
+                judged.append(self._without(self.base, out))
             checks = {check.name: check.status for check in judged}
             verdict = verdict_of(list(checks.values()))
             cause = "; ".join(
@@ -503,11 +518,9 @@ class _Bench:
 
     def _boot(self, series: Series, guest: Guest, out: Path) -> Path:
         """Boot a guest and return its results; those of earlier guests are not used."""
-        # Guests of one kind that share a cache wait for each other.
-        own = out / "cache"
-        try:
+        with self._context(out) as context:
             return run_guest(
-                Context(self.project, own, out, "full", self.ui),
+                context,
                 series,
                 guest,
                 out / "guest.log",
@@ -515,6 +528,19 @@ class _Bench:
                 fresh=True,
                 keep=lambda _: False,
             ).results
+
+    def _without(self, base: Guest, out: Path) -> Check:
+        """Boot ``base``, and return the check that it shows the bugs."""
+        with self._context(out) as context:
+            place, log = out / "without", out / "without.log"
+            return without.afresh(context, self.series, base, place, log).check
+
+    @contextlib.contextmanager
+    def _context(self, out: Path) -> Iterator[Context]:
+        # Guests of one kind that share a cache wait for each other.
+        own = out / "cache"
+        try:
+            yield Context(self.project, own, out, "full", self.ui)
         finally:
             if own.exists():
                 cache.remove(own)
@@ -571,4 +597,8 @@ def _against(check: Check) -> str:
     if wrong:
         first = wrong[0]
         return f"{text}: {first.label}: {first.wanted}, got {first.seen}"
-    return f"{text}: {check.detail.strip().splitlines()[-1]}" if check.detail else text
+    lines = check.detail.strip().splitlines()
+    if not lines:
+        return text
+    # A traceback says what happened in the end; others then say where, and what next.
+    return f"{text}: {lines[-1 if lines[0].startswith('Traceback') else 0]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -232,9 +232,13 @@ def _summary(bench: Bench, checks: Sequence[Check]) -> str:
     return text
 
 
-def many(bench: Bench, count: int) -> Evidence | None:
+def many(
+    bench: Bench, count: int, more: Callable[[Path], Check] | None = None
+) -> Evidence | None:
     """Boot the guest ``count`` times, and judge each; no results are cached.
 
+    ``more`` boots another guest in each run, in the directory that it is given, and
+    returns the check of that; it is not called if the guest has no results.
     One failure is a failure, and a run that could not be judged leaves the verdict
     open.  The report has the worst outcome of each check, and the results of the worst
     run; those of other odd runs stay on disk as well.  A guest that cannot even be
@@ -245,7 +249,7 @@ def many(bench: Bench, count: int) -> Evidence | None:
     outcomes: list[tuple[Repeat, list[Check]]] = []
     with bench.run.stage("guest", entry) as stage:
         for number in range(1, count + 1):
-            repeat, checks, stopped = _repeat(bench, number, stage.log)
+            repeat, checks, stopped = _repeat(bench, number, stage.log, more)
             outcomes.append((repeat, checks))
             repeats.runs.append(outcomes[-1][0])
             repeats.tally = _tally(outcomes)
@@ -294,7 +298,9 @@ def _place(bench: Bench, number: int) -> Path:
     return bench.dir / f"repeat-{number:03}"
 
 
-def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], bool]:
+def _repeat(
+    bench: Bench, number: int, log: Path, more: Callable[[Path], Check] | None
+) -> tuple[Repeat, list[Check], bool]:
     """A run, its checks, and whether no other can be tried after it."""
     out = _place(bench, number)
     began = time.monotonic()
@@ -313,7 +319,9 @@ def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], 
                 fresh=True,
                 keep=lambda _: False,
             )
-        checks = judge(bench.series, evidence.load(booted.results))
+            checks = judge(bench.series, evidence.load(booted.results))
+            if more is not None:
+                checks.append(more(out / "without"))
         statuses = [check.status for check in checks]
         status = report.worst([*statuses, "pass"])
     except FailedCheck as failed:

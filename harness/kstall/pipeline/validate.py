@@ -115,8 +115,9 @@ def _options(request: Request) -> dict[str, list[str]] | None:
 
 def guests(
     request: Request, ui: Ui, command: Sequence[str]
-) -> Iterator[tuple[runs.Run, Series, Guest]]:
-    """A guest that could be booted for each series whose kernel could be built.
+) -> Iterator[tuple[runs.Run, Series, Guest, Guest | None]]:
+    """A guest that could be booted for each series whose kernel could be built, and one
+    of the base kernel if the series shows bugs.
 
     The report of the run says what stopped the others; its verdict is that nothing was
     proven.
@@ -127,8 +128,8 @@ def guests(
         with contextlib.suppress(runs.StageStopped):
             ground = _ground(request, run)
             subjects = _subjects(request, run, ground)
-            for subject, guest in sharing.guests(subjects, request, run):
-                yield run, subject.series, guest
+            for subject, guest, base in sharing.guests(subjects, request, run):
+                yield run, subject.series, guest, base
     finally:
         run.report.status = "could-not-run"
         run.save()

@@ -12,17 +12,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, NotJudged
-from ..build import kernel
-from ..evidence import evidence
-from ..guest import Guest, GuestEnded, matching_reports, run_guest
+from ..base import FailedCheck, KstallError, NotJudged, cache, explain
+from ..evidence import Evidence, evidence
+from ..guest import (
+    Guest,
+    GuestEnded,
+    KeptResults,
+    guestrun,
+    matching_reports,
+    run_guest,
+)
 from ..report import report
-from ..series import Series, ShownBug
+from ..series import Context, Project, Series, ShownBug
 from ..verdict import Check, Comparison, Verdict, run_check
 from . import run as runs
 from . import trials
+from .kernels import Built
 
 #: The check that each bug shows without the patches.
 CHECK = "fails_without_the_patches"
@@ -34,91 +42,201 @@ _CLAIM = (
 Headlines = dict[str, tuple[str, ...]]
 
 
-def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -> None:
+@dataclass(frozen=True)
+class Seen:
+    """How bugs showed in a base guest, and the check `CHECK` of it."""
+
+    check: Check
+    shown: list[report.Shown]
+
+
+def guest_of(series: Series, guest: Guest, built: Built) -> Guest | None:
+    """The base guest of ``series``, like ``guest`` of the patched kernel; None if it
+    shows no bugs, or the base was not built."""
+    if not series.spec.shown or built.base is None:
+        return None
+    own, _ = built.own.get(series.name, (None, None))
+    return dataclasses.replace(guest, kernel=built.base, extra=own)
+
+
+def key_of(project: Project, series: Series, base: Guest) -> str:
+    """Changes with all that the check of a base guest depends on, but for the series'
+    checks and the packages below this one."""
+    expected = _expressions(series).values()
+    key = guestrun.key_of(project, part(series), base, *expected)
+    # Another version of this module may judge otherwise.
+    return cache.digest(key, cache.file_digest(Path(__file__)))
+
+
+def prove(bench: trials.Bench, base: Guest) -> None:
     """Boot ``base`` with the workloads that show bugs, and add the check `CHECK`.
 
-    ``extra`` is where the workloads' own modules for it are.  A guest that could not be
-    judged because of the apparatus is booted once more, as the one with the patches.
-    Raises `runs.StageStopped` if it cannot be judged.
+    A guest that could not be judged because of the apparatus is booted once more, as
+    the one with the patches.  Raises `runs.StageStopped` if it cannot be judged.
     """
     entry, run = bench.entry, bench.run
-    guest = dataclasses.replace(bench.guest, kernel=base, extra=extra)
     for number in (1, 2):
         out = bench.dir / ("without" if number == 1 else f"without-{number}")
         try:
             with run.stage("without", entry) as stage:
-                checks, headlines = _boot(bench, guest, out, stage, fresh=number > 1)
+                booted = _stage(bench, base, out, stage, fresh=number > 1)
         except runs.StageStopped as stopped:
             entry.base_tries.append(trials.noted(bench, number, out, (), "without"))
             trials.mention_first_try(entry.base_tries, ())
             if number > 1 or not isinstance(stopped.__cause__, NotJudged):
                 raise
         else:
+            checks = booted.checks
             entry.base_tries.append(trials.noted(bench, number, out, checks, "without"))
             if number > 1 or not any(check.tainted for check in checks):
                 trials.mention_first_try(entry.base_tries, checks)
-                _report(bench, checks, headlines)
+                seen = _seen(bench.series, booted)
+                entry.shown = seen.shown
+                entry.checks.append(seen.check)
                 return
         trials.forget_stages(bench, "without")
         run.ui.say("could not judge the guest without the patches: booting it again")
 
 
-def _boot(
-    bench: trials.Bench, guest: Guest, out: Path, stage: runs.Opened, *, fresh: bool
-) -> tuple[Sequence[Check], Headlines]:
+def many(bench: trials.Bench, base: Guest, count: int) -> Evidence | None:
+    """As `trials.many`, with the check `CHECK` of a boot of ``base`` in each run.
+
+    How the bugs look is reported as in the first run with the worst outcome of it.
+    """
+    all_seen: list[Seen] = []
+
+    def check(out: Path) -> Check:
+        log = out.parent / "without.log"
+        all_seen.append(afresh(bench.context, bench.series, base, out, log))
+        return all_seen[-1].check
+
+    saved = trials.many(bench, count, check)
+    status = report.worst([seen.check.status for seen in all_seen])
+    if status == "fail":
+        _forget(bench, base)
+    for seen in all_seen:
+        if seen.check.status == status:
+            bench.entry.shown = seen.shown
+            break
+    return saved
+
+
+def afresh(context: Context, series: Series, base: Guest, out: Path, log: Path) -> Seen:
+    """Boot ``base`` once, and use its results for nothing else.
+
+    Whatever keeps it from being judged is an error of the check.
+    """
+    try:
+        booted = _boot(context, series, base, out, log, fresh=True, kept=False)
+    except (KstallError, OSError) as error:
+        check = Check(name=CHECK, kind="positive", claim=_CLAIM, status="error")
+        check.detail = explain(error)
+        return Seen(check, [])
+    return _seen(series, booted)
+
+
+def _forget(bench: trials.Bench, base: Guest) -> None:
+    """Drop kept results: else the next run would reuse some that showed the bugs."""
+    project, series = bench.context.project, bench.series
+    expected = _expressions(series).values()
+    key = guestrun.key_of(project, part(series), base, *expected)
+    kept = KeptResults(bench.context, "evidence", key, 200)
+    with kept.turn():
+        kept.drop()
+
+
+@dataclass(frozen=True)
+class _Booted:
     """The checks of a base guest, none if an expected complaint ended it, and what it
     complained of."""
-    expressions = _expressions(bench.series)
 
-    def shows(results: Path) -> bool:
+    checks: Sequence[Check]
+    headlines: Headlines
+    reused: bool
+
+
+def _boot(
+    context: Context,
+    series: Series,
+    base: Guest,
+    out: Path,
+    log: Path,
+    *,
+    fresh: bool,
+    kept: bool,
+) -> _Booted:
+    """Boot ``base``, or take its results from an earlier run unless ``fresh`` ones are
+    asked for; ``kept``: later runs may use them."""
+    expressions = _expressions(series)
+
+    def keep(results: Path) -> bool:
+        return kept and trials.is_complete(results)
+
+    def keep_end(results: Path) -> bool:
         """Whether the end of the kernel is all that has to be seen."""
         headlines = _headlines(results, expressions)
-        shown = _verdict(bench.series, (), headlines).status == "pass"
-        return bench.kept and shown
+        return kept and _verdict(series, (), headlines).status == "pass"
 
-    stage.log = out / "guest.log"
     checks: Sequence[Check] = ()
     try:
         booted = run_guest(
-            bench.context,
-            part(bench.series),
-            guest,
-            stage.log,
+            context,
+            part(series),
+            base,
+            log,
             out=out,
-            fresh=bench.again or fresh,
-            keep=bench.keep,
-            keep_end=shows,
+            fresh=fresh,
+            keep=keep,
+            keep_end=keep_end,
             expected=tuple(expressions.values()),
         )
-        stage.reused = booted.reused
-        checks = evidence.judge(part(bench.series), evidence.load(booted.results))
+        reused = booted.reused
+        checks = evidence.judge(part(series), evidence.load(booted.results))
     except GuestEnded as end:
-        stage.reused = end.reused
+        reused = end.reused
     except FailedCheck as error:
         # A failure of the base is no verdict on the series.
         raise KstallError(
             f"without the patches: {error.what}", log=error.log, next=error.next
         ) from error
-    headlines = _headlines(out / "results", expressions)
+    return _Booted(checks, _headlines(out / "results", expressions), reused)
+
+
+def _stage(
+    bench: trials.Bench, base: Guest, out: Path, stage: runs.Opened, *, fresh: bool
+) -> _Booted:
+    """Boot ``base`` in a ``stage``, and summarize it there."""
+    stage.log = out / "guest.log"
+    booted = _boot(
+        bench.context,
+        bench.series,
+        base,
+        out,
+        stage.log,
+        fresh=bench.again or fresh,
+        kept=bench.kept,
+    )
+    stage.reused, checks = booted.reused, booted.checks
     failed = sum(check.status == "fail" for check in checks)
     stage.summary = (
         f"{failed} of {len(checks)} checks fail on the base kernel"
         if checks
         else "the base kernel ends early"
     )
-    if any(headlines.values()):
+    if any(booted.headlines.values()):
         stage.summary += ", which complains" if checks else ", and complains"
-    return checks, headlines
+    return booted
 
 
-def _report(bench: trials.Bench, checks: Sequence[Check], headlines: Headlines) -> None:
-    """Add how the bugs show, and the check that they do."""
-    bench.entry.shown = [
+def _seen(series: Series, booted: _Booted) -> Seen:
+    """How the bugs show, and the check that they do."""
+    checks, headlines = booted.checks, booted.headlines
+    shown = [
         report.Shown(
-            check=shown.check,
-            looks=shown.looks,
+            check=bug.check,
+            looks=bug.looks,
             comparisons=[
-                *_complaint(headlines.get(shown.check, ())),
+                *_complaint(headlines.get(bug.check, ())),
                 *(
                     comparison
                     for comparison in (check.comparisons if check else ())
@@ -126,9 +244,9 @@ def _report(bench: trials.Bench, checks: Sequence[Check], headlines: Headlines) 
                 ),
             ],
         )
-        for shown, check in _pairs(bench.series, checks)
+        for bug, check in _pairs(series, checks)
     ]
-    bench.entry.checks.append(_verdict(bench.series, checks, headlines))
+    return Seen(_verdict(series, checks, headlines), shown)
 
 
 def _expressions(series: Series) -> dict[str, str]:
