@@ -12,6 +12,9 @@ from . import process
 
 K = TypeVar("K")
 V = TypeVar("V")
+# A signal that comes just before the interpreter waits does not end that wait: so none
+# is longer than this, in seconds.
+_LOOK_S = 0.5
 
 
 def each(
@@ -34,8 +37,12 @@ def each(
                 pool.submit(contextvars.copy_context().run, task): key
                 for key, task in tasks.items()
             }
-            for future in concurrent.futures.as_completed(waiting):
-                on_result(waiting[future], future.result())
+            while waiting:
+                ended, _ = concurrent.futures.wait(
+                    waiting, _LOOK_S, concurrent.futures.FIRST_COMPLETED
+                )
+                for future in [future for future in waiting if future in ended]:
+                    on_result(waiting.pop(future), future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             children.end()
