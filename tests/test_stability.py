@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kstall import cli
 from kstall.base import FailedCheck, KstallError
 from kstall.build import Kernel
 from kstall.debian import Root
@@ -520,6 +521,81 @@ def test_one_in_fifty_may_have_no_verdict(unjudged: int, of: int, code: int) -> 
         for n, verdict in enumerate(verdicts)
     ]
     assert stability.exit_code(StabilityOutcome(attempts=attempts)) == code
+
+
+@pytest.mark.parametrize(
+    ("runs", "unjudged", "code"),
+    [
+        (25, [1], 0),
+        (25, [1] * 10, 0),
+        (25, [1] * 11, 2),
+        (25, [2], 2),
+        (50, [2], 2),
+        (51, [2], 0),
+        (101, [3, 3], 0),
+        (101, [4], 2),
+    ],
+)
+def test_nor_may_one_series_have_more(
+    runs: int, unjudged: list[int], code: int
+) -> None:
+    """Of 20 series, which are many enough to hide it."""
+    attempts = [
+        Attempt(
+            f"series-{number}",
+            *(2 + run % 2, run, 0),
+            "could-not-judge" if run < count else "proven",
+            *(1.0, 8.0),
+        )
+        for number, count in enumerate(unjudged + [0] * (20 - len(unjudged)))
+        for run in range(runs)
+    ]
+    assert stability.exit_code(StabilityOutcome(attempts=attempts)) == code
+
+
+def test_nothing_proves_nothing() -> None:
+    assert stability.exit_code(StabilityOutcome()) == 2
+    assert stability.exit_code(StabilityOutcome(series={"drm-sched"})) == 2
+
+
+@pytest.mark.parametrize("name", ["--runs", "--kunit", "--at-once"])
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_no_guests_are_refused(
+    name: str,
+    count: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nothing is built, even if it is not refused.
+    monkeypatch.setattr(stability, "measure", lambda *_, **__: StabilityOutcome())
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["stability", name, count, "drm-sched"])
+    assert stopped.value.code == 2
+    assert f"argument {name}: {count}: not at least 1" in capsys.readouterr().err
+
+
+def test_series_without_suites_measure_nothing(
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(bench.out / "cache"))
+    words = ["--project", str(bench.project.root), "stability", "--out", str(bench.out)]
+    assert cli.main([*words, "--kunit", "3", "iommu-iotlb", "io_uring-sq"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "kstall: nothing was measured: no patch of io_uring-sq, iommu-iotlb adds a "
+        "KUnit suite"
+    ]
+    # One that has a suite is enough.
+    bench.printed = _said(TOTAL)
+    assert cli.main([*words, "--kunit", "3", "iommu-iotlb", "rdma-cq"]) == 0
+    monkeypatch.setattr(validate, "guests", lambda *_: iter(()))
+    assert cli.main([*words, "iommu-iotlb"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "kstall: iommu-iotlb: its kernel could not be built, see above",
+        "kstall: nothing was measured: no guest was booted",
+    ]
 
 
 def _said(*lines: dict[str, object]) -> str:

@@ -592,12 +592,16 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Boot the guest of each series many times, alone and several at "
         "once, while stress-ng keeps the host busy; falsify the evidence of each, and "
         "report checks whose verdict changes.",
-        epilog="exit status: 0 all proven, except one in fifty without a verdict; "
-        "1 a guest was FAILED; 2 more had no verdict",
+        epilog="exit status: 0 all proven, except one in fifty without a verdict, in "
+        "all and (rounded up) of each series; 1 a guest was FAILED; 2 more had no "
+        "verdict, or nothing was measured",
     )
     steady.add_argument("series", nargs="*", help="default: every series")
     steady.add_argument(
-        "--runs", type=int, default=20, help="guests per load (default: %(default)s)"
+        "--runs",
+        type=_positive,
+        default=20,
+        help="guests per load (default: %(default)s)",
     )
     steady.add_argument(
         "--load",
@@ -608,7 +612,7 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     steady.add_argument(
         "--at-once",
-        type=int,
+        type=_positive,
         action="append",
         metavar="GUESTS",
         help="number of guests that run at the same time; repeat it to alternate "
@@ -616,7 +620,7 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     steady.add_argument(
         "--kunit",
-        type=int,
+        type=_positive,
         default=0,
         metavar="TIMES",
         help="instead, run each KUnit suite that the patches add TIMES times, in a "
@@ -995,8 +999,6 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
     _require_temporary()
     loads = tuple(arguments.load or (2, 4))
     at_once = tuple(arguments.at_once or (1, 2))
-    if min(at_once) < 1:
-        raise KstallError("--at-once: at least one guest")
     plan = stability.StabilityPlan(arguments.runs, loads, arguments.kunit, at_once)
     with Ui(console) as ui:
         outcome = stability.measure(
@@ -1008,6 +1010,8 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
     unseen = {series.name for series in request.series} - outcome.series
     for name in sorted(unseen):
         _complain(f"{name}: its kernel could not be built, see above")
+    if why := stability.unmeasured(outcome, plan):
+        _complain(why)
     code = stability.exit_code(outcome)
     return code if code == report.EXIT["failed"] or not unseen else CANNOT_RUN
 

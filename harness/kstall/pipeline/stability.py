@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -38,7 +39,7 @@ from .ui import Ui
 FILE = "stability.json"
 #: The numbers of virtual processors that KUnit suites are run on.
 CPUS = (1, 4)
-#: Of so many runs one may have no verdict.
+#: Of so many guests one may have no verdict.
 JUDGED = 50
 #: Our packages that decide what becomes of a guest.
 _JUDGES = (
@@ -172,9 +173,11 @@ def tallies(attempts: Sequence[Attempt]) -> list[LoadTally]:
 
 
 def exit_code(outcome: StabilityOutcome) -> int:
-    """1 if any failed, 2 if more than one in `JUDGED` had no verdict, else 0.
+    """1 if any failed, 2 if too many had no verdict or nothing was measured, else 0.
 
-    A KUnit suite has to pass each time.
+    Of all guests one in `JUDGED` may have none, rounded down, and of those of a series
+    one in as many, rounded up: the others must not make up for one bad series.  A KUnit
+    suite has to pass each time.
     """
     verdicts = Counter(attempt.verdict for attempt in outcome.attempts)
     counts = [repeated.count for repeated in outcome.suites]
@@ -184,11 +187,35 @@ def exit_code(outcome: StabilityOutcome) -> int:
         or any(repeated.failed for repeated in outcome.suites)
     ):
         return report.EXIT["failed"]
-    if verdicts["could-not-judge"] * JUDGED > len(outcome.attempts) or not all(
-        count and not count.not_run for count in counts
+    if (
+        not (outcome.attempts or outcome.suites)
+        or verdicts["could-not-judge"] > len(outcome.attempts) // JUDGED
+        or _is_one_series_unjudged(outcome.attempts)
+        or not all(count and not count.not_run for count in counts)
     ):
         return report.EXIT["could-not-run"]
     return report.EXIT["proven"]
+
+
+def unmeasured(outcome: StabilityOutcome, plan: StabilityPlan) -> str:
+    """Why there is no result at all; empty if there is one."""
+    if outcome.attempts or outcome.suites:
+        return ""
+    if plan.kunit and outcome.series:
+        names = ", ".join(sorted(outcome.series))
+        return f"nothing was measured: no patch of {names} adds a KUnit suite"
+    return "nothing was measured: no guest was booted"
+
+
+def _is_one_series_unjudged(attempts: Sequence[Attempt]) -> bool:
+    """Whether a series has more guests without a verdict than one in `JUDGED`."""
+    runs = Counter(attempt.series for attempt in attempts)
+    unjudged = Counter(
+        attempt.series for attempt in attempts if attempt.verdict == "could-not-judge"
+    )
+    return any(
+        count > math.ceil(runs[series] / JUDGED) for series, count in unjudged.items()
+    )
 
 
 def batches(
