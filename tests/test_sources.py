@@ -224,3 +224,27 @@ def test_byte_code_does_not_count_while_it_is_written(project: Project) -> None:
         (place / "objects.cpython-311.pyc.140234184312368").touch()
     sources._digest.cache_clear()
     assert (_compiled(project), projects._digest(project)) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("# Prose.\n", False),
+        ("CONFIG_B=y\n", True),
+        ("# or: CONFIG_B=y (there is no A)\nCONFIG_C=y\n", True),
+        ("# optional: a reason\nCONFIG_C=y\n", True),
+    ],
+)
+def test_prose_of_a_fragment_compiles_nothing_again(
+    tmp_path: Path, line: str, changes: bool
+) -> None:
+    work: Any = SimpleNamespace(plan=PLAN)
+    variant: Any = SimpleNamespace(id="variant", seed=None)
+    fragment = tmp_path / "a.config"
+
+    def key(text: str) -> str:
+        fragment.write_text(text)
+        return builds._key_of(work, 0, variant, [fragment])
+
+    plain = key("CONFIG_A=y\n\nCONFIG_C=y\n" if "CONFIG_C" in line else "CONFIG_A=y\n")
+    assert (key(f"CONFIG_A=y\n\n{line}") != plain) == changes

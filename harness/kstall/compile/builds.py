@@ -466,10 +466,25 @@ def _key_of(
             # A documentation patch does not change what is compiled.
             if not kbuild.is_prose(path)
         ],
-        [cache.file_digest(path) for path in fragments],
+        [_requests(path) for path in fragments],
         variant.id,
         _symbols(work) if variant.seed is not None else None,
     )
+
+
+def _requests(fragment: Path) -> list[object]:
+    """All of a fragment that can change a configuration; its prose cannot."""
+    return [
+        (
+            request.symbol,
+            request.value,
+            request.overrides,
+            request.need,
+            request.only,
+            [alternative.values for alternative in request.alternatives],
+        )
+        for request in kconfig.parse_fragment(fragment)
+    ]
 
 
 def _symbols(work: CompileWork) -> list[str]:

@@ -81,7 +81,8 @@ def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
         (
             *("make", "-rR", "-s", "-f", _LISTING, "kstall-objects"),
             *(f"srctree={tree}", f"srcroot={tree}", "objtree=.", f"obj={folder}"),
-            *(f"SRCARCH={arch}", "need-modorder=1"),
+            # Where Linux before 6.13 finds the sources.
+            *(f"VPATH={tree}", f"SRCARCH={arch}", "need-modorder=1"),
         ),
         cwd=scratch,
         check=False,
