@@ -141,3 +141,34 @@ def test_without_shellcheck_lint_says_what_it_left_out(
     assert text == (
         "lint    ok, but there is no shellcheck: shell scripts were not checked"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), "--runs 20 --load 2 --load 4 -- "),
+        (("SERIES=a b", "N=5", "LOAD=0"), "--runs 5 --load 0 -- a b"),
+        (("KUNIT=200", "LOAD=4"), "--runs 20 --kunit 200 --load 4 -- "),
+    ],
+)
+def test_stability_is_asked_for_in_words(
+    project_root: Path, tmp_path: Path, words: tuple[str, ...], asked: str
+) -> None:
+    shutil.copy(project_root / "Makefile", tmp_path)
+    programs = {"scripts/setup.sh": "exit 0", ".venv/bin/kstall": 'echo "$*"'}
+    for name, text in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    # What others mean by such a name is not what is meant here.
+    environment = {"PATH": os.environ["PATH"], "KUNIT": "1"}
+    done = subprocess.run(
+        ["make", "stability", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == f"stability {asked}".split()

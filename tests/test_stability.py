@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -605,16 +606,36 @@ def _said(*lines: dict[str, object]) -> str:
 TOTAL = {"what": "total", "seconds": 2.5, "passed": 3, "failed": 0, "not-run": 0}
 
 
+def _kunit_suites(series: Series) -> list[str]:
+    """The names of all `struct kunit_suite` in lines that patches add, however they
+    are written."""
+    names = []
+    for patch in series.patches:
+        lines = patch.path.read_text(encoding="utf-8").splitlines()
+        added = "\n".join(line[1:] for line in lines if line.startswith("+"))
+        for suite in re.split(r"struct\s+kunit_suite\s+\w+\s*=", added)[1:]:
+            name = re.search(r'\.name\s*=\s*"(.*?)"', suite.partition("}")[0])
+            assert name is not None, patch.path.name
+            names.append(name[1])
+    return names
+
+
 def test_suites_that_patches_add(project_root: Path) -> None:
-    names = {
-        series.name: suites.added(series) for series in Project(project_root).load()
-    }
+    """All of them can be run many times: there is a workload that has the module."""
+    all_series = Project(project_root).load()
+    names = {series.name: suites.added(series) for series in all_series}
     assert names["drm-sched"] == (
         "drm_sched_trace_tests",
         "drm_sched_trace_deep_tests",
     )
     assert names["rdma-cq"] == ("rdma_cq",)
+    assert names["drm-sched-stop"] == ("drm_sched_kill_tests",)
     assert names["iommu-iotlb"] == ()
+    for series in all_series:
+        assert list(names[series.name]) == _kunit_suites(series)
+        for suite in names[series.name]:
+            (load,) = suites.repeated(series, suite, 3).spec.workload
+            assert load.modules
 
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
