@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import threading
@@ -559,11 +560,19 @@ def test_nothing_proves_nothing() -> None:
     assert stability.exit_code(StabilityOutcome(series={"drm-sched"})) == 2
 
 
-@pytest.mark.parametrize("name", ["--runs", "--kunit", "--at-once"])
-@pytest.mark.parametrize("count", ["0", "-1"])
+@pytest.mark.parametrize(
+    ("name", "count", "why"),
+    [
+        *itertools.product(
+            ("--runs", "--kunit", "--at-once"), ("0", "-1"), ("not at least 1",)
+        ),
+        ("--load", "-1", "less than 0"),
+    ],
+)
 def test_no_guests_are_refused(
     name: str,
     count: str,
+    why: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -572,7 +581,7 @@ def test_no_guests_are_refused(
     with pytest.raises(SystemExit) as stopped:
         cli.main(["stability", name, count, "drm-sched"])
     assert stopped.value.code == 2
-    assert f"argument {name}: {count}: not at least 1" in capsys.readouterr().err
+    assert f"argument {name}: {count}: {why}" in capsys.readouterr().err
 
 
 def test_series_without_suites_measure_nothing(

@@ -605,7 +605,7 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     steady.add_argument(
         "--load",
-        type=int,
+        type=_natural,
         action="append",
         help="stress-ng workers per processor, 0 for none; repeat it for several loads "
         "in turn (default: 2, then 4)",
@@ -693,6 +693,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}: not at least 1")
+    return number
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text}: less than 0")
     return number
 
 
