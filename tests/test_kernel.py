@@ -81,7 +81,7 @@ class Bench:
             base=SimpleNamespace(id="base"),
             path=self.tree,
             touched=("a.c",),
-            content=self.content,
+            compiled=self.content,
             ever_touched=self.ever_touched,
         )
 

@@ -31,7 +31,7 @@ def _obtain(tmp_path: Path, content: str = "a") -> tuple[programs.Program, ...]:
     (tree / "tests/half.c").write_text(SOURCE)
     (tree / "tests/include/half.h").write_text(f'#define HALF "{content}"\n')
     series: Any = SimpleNamespace(spec=SimpleNamespace(workload=[load, load]))
-    plan: Any = SimpleNamespace(content=content)
+    plan: Any = SimpleNamespace(compiled=content)
     tools: Any = SimpleNamespace(id="gcc", arch=arch.X86_64, libraries=())
 
     def checkout() -> Any:

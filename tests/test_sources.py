@@ -101,7 +101,7 @@ def _program(project: Project) -> str:
     series: Any = SimpleNamespace(spec=SimpleNamespace(workload=[load]))
     place = project.root / "cache"
     tools: Any = SimpleNamespace(id="tools", libraries=())
-    plan: Any = SimpleNamespace(content="content")
+    plan: Any = SimpleNamespace(compiled="content")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(programs.cache, "is_complete", lambda _: True)
         (program,) = programs.obtain(
@@ -121,7 +121,7 @@ def _reading(project: Project) -> str:
 
 
 def _kernels(project: Project) -> str:
-    plan: Any = SimpleNamespace(content="content")
+    plan: Any = SimpleNamespace(compiled="content")
     group: Any = SimpleNamespace(plan=plan, series=[])
     ground: Any = SimpleNamespace(project=project, tools=TOOLS)
     maker = kernels._Maker(ground, group, "quick", NOTHING, None, 0)

@@ -155,6 +155,25 @@ def test_content_names_the_tree_and_not_the_way_to_it(lab: Lab) -> None:
     assert first.content != undone.content
 
 
+@pytest.mark.parametrize(
+    ("path", "compiled"),
+    [
+        ("Documentation/a/b.rst", False),
+        ("MAINTAINERS", False),
+        ("Documentation/Kconfig", True),
+        ("tools/Documentation/a.c", True),
+    ],
+)
+def test_prose_is_not_compiled(lab: Lab, path: str, compiled: bool) -> None:
+    def add(root: Path) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("one\n")
+
+    bare, plan = lab.plan(()), lab.plan(lab.patches("added", add))
+    assert plan.content != bare.content
+    assert (plan.compiled != bare.compiled) == compiled
+
+
 def test_a_hunk_that_moved_is_reported(lab: Lab) -> None:
     patches = lab.patches("moved", change("drivers/sched.c", "line 30\n", "XXX\n"))
     change("drivers/sched.c", "line 1\n", "line 0a\nline 0b\nline 1\n")(lab.upstream)

@@ -341,7 +341,7 @@ def built(
     compiler's first error, `BaseDoesNotBuild` if there is no patch to blame for it, or,
     if it is ``strict``, `TouchedFileWarns`.
     """
-    key = key_of(plan.content, config, tools)
+    key = key_of(plan.compiled, config, tools)
     if (existing := find(key, cache_dir)) is not None:
         return existing
     applied = checkout()

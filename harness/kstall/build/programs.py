@@ -49,7 +49,7 @@ def obtain(
         if load.from_tree is not None and load.program not in programs:
             key = cache.digest(
                 sources.digest("kstall.build"),
-                plan.content,
+                plan.compiled,
                 load.from_tree.model_dump(),
                 tools.id,
                 *tools.libraries,

@@ -464,7 +464,7 @@ def _key_of(
             (path, None if file is None else file.facts())
             for path, file in work.plan.states[number]
             # A documentation patch does not change what is compiled.
-            if not kbuild.is_prose(path)
+            if not tree.is_prose(path)
         ],
         [_requests(path) for path in fragments],
         variant.id,

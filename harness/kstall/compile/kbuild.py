@@ -110,11 +110,6 @@ def is_header(path: str) -> bool:
     return path.endswith(".h") and not path.startswith(_OUTSIDE)
 
 
-def is_prose(path: str) -> bool:
-    """Whether no build ever reads ``path``."""
-    return path.startswith("Documentation/") or path in ("MAINTAINERS", "CREDITS")
-
-
 @dataclass(frozen=True)
 class Users:
     """Other C files that include what a series touches, and have to be compiled.

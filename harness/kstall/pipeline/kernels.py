@@ -294,7 +294,7 @@ class _Maker:
         }
         modules.update(*map(_of_workloads, self._bringing))
         return cache.digest(
-            self.group.plan.content,
+            self.group.plan.compiled,
             self._config_keys,
             self.ground.tools.id,
             [series.name for series in self.group.series],
@@ -313,7 +313,7 @@ class _Maker:
             if config is None:
                 return False
             if (
-                kernel.find(kernel.key_of(plan.content, config, tools), cache_dir)
+                kernel.find(kernel.key_of(plan.compiled, config, tools), cache_dir)
                 is None
             ):
                 return False

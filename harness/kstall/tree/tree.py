@@ -67,9 +67,18 @@ class Plan:
     @property
     def content(self) -> str:
         """A digest of the whole tree; that of the bare base with nothing touched."""
+        return self._digest(self.touched)
+
+    @property
+    def compiled(self) -> str:
+        """A digest of all that a build can read: `content` without prose."""
+        return self._digest(path for path in self.touched if not is_prose(path))
+
+    def _digest(self, paths: Iterable[str]) -> str:
+        files = self.files
         facts = [
-            (path, None if (file := self.files[path]) is None else file.facts())
-            for path in self.touched
+            (path, None if (file := files[path]) is None else file.facts())
+            for path in paths
         ]
         return cache.digest(self.base.id, facts)
 
@@ -105,7 +114,6 @@ class AppliedTree:
     path: Path
     base: Base
     touched: tuple[str, ...]
-    content: str
     ever_touched: Mapping[str, TouchedFile]
 
 
@@ -194,7 +202,7 @@ def workspace(
     def put(plan: Plan) -> AppliedTree:
         with space.guarded(home, _MARGIN, "a patched file"):
             ever_touched = _sync(plan, records(), say)
-        return AppliedTree(base.path, base, plan.touched, plan.content, ever_touched)
+        return AppliedTree(base.path, base, plan.touched, ever_touched)
 
     if not base.path.is_dir():
         raise _gone(base)
@@ -287,6 +295,14 @@ def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
     if not base.path.is_dir():
         raise _gone(base)
     return _read_pristine(base, paths, _records(base))
+
+
+def is_prose(path: str) -> bool:
+    """Whether no build ever reads ``path``."""
+    folder, _, name = path.rpartition("/")
+    if folder.partition("/")[0] == "Documentation":
+        return not name.startswith(("Kconfig", "Makefile"))
+    return path in ("MAINTAINERS", "CREDITS")
 
 
 def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
