@@ -31,7 +31,7 @@ from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Level, Series
-from kstall.tree import Base, tree
+from kstall.tree import Base, Plan, tree
 from kstall.verdict import Check
 from steps import Step, series, write
 
@@ -77,6 +77,10 @@ class Bench:
         """A series of ``steps``."""
         return series(self.root, kbuildtree.FILES, *steps, **spec)
 
+    def plan(self, patchset: Series) -> Plan:
+        """What the patches make of the tree."""
+        return tree.plan(self.base, patchset.patches, self.root / "am")
+
     def prove(
         self, patchset: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
     ) -> tuple[report.SeriesReport, objects.ObjectCosts]:
@@ -84,7 +88,7 @@ class Bench:
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
         entry = report.SeriesReport(name="demo", title="t", digest="d")
         run.report.series = [entry]
-        plan = tree.plan(self.base, patchset.patches, self.root / "am")
+        plan = self.plan(patchset)
         project = SimpleNamespace(
             kconfigs=self.root / "kconfigs", load=lambda: (patchset,)
         )
@@ -503,14 +507,21 @@ def test_a_clean_configuration_is_compiled_once(bench: Bench) -> None:
     assert findings == []
 
 
-def test_seeds_are_those_of_the_patches(bench: Bench) -> None:
+def test_seeds_are_those_of_the_code(bench: Bench) -> None:
     patchset = bench.series(GOOD)
-    numbers = seeds.of(patchset)
-    assert len(set(numbers)) == seeds.COUNT
-    assert numbers == seeds.of(patchset)
     path = patchset.patches[0].path
-    path.write_text(path.read_text().replace("A nap", "One nap"))
-    assert not set(numbers) & set(seeds.of(patchset))
+
+    def drawn() -> tuple[int, ...]:
+        return seeds.of(bench.plan(patchset))
+
+    numbers = drawn()
+    assert len(set(numbers)) == seeds.COUNT
+    # A message is no code.
+    path.write_text(path.read_text().replace("\n---\n", "\nOne more word.\n---\n", 1))
+    assert "One more word." in path.read_text()
+    assert numbers == drawn()
+    path.write_text(path.read_text().replace("seconds + 2", "seconds + 3"))
+    assert not set(numbers) & set(drawn())
 
 
 def test_what_code_cannot_be_without_is_fixed(tmp_path: Path) -> None:

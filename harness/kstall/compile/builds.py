@@ -276,7 +276,7 @@ def _random(
     """
     chosen_seeds = work.context.seeds
     if not chosen_seeds and work.context.level == "deep":
-        chosen_seeds = seeds.of(work.series)
+        chosen_seeds = seeds.of(work.plan)
     last = len(work.plan.patches)
     fragments = _fragments(work)
     for count, seed in enumerate(chosen_seeds):

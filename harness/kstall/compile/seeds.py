@@ -15,8 +15,7 @@ import kconfiglib  # type: ignore[import-untyped]
 
 from ..base import cache, process
 from ..build import Configured, kconfig
-from ..series import Series
-from ..tree import AppliedTree
+from ..tree import AppliedTree, Plan, tree
 from .variants import Variant
 
 #: Configurations of a series at LEVEL=deep; all series together have some dozens.
@@ -29,12 +28,16 @@ _OFF = ("WERROR", "GCC_PLUGINS", "RUST", "DEBUG_INFO_BTF", "GENDWARFKSYMS")
 _ALWAYS = {"64BIT": "y", "DEBUG_INFO_NONE": "y"}
 
 
-def of(series: Series) -> tuple[int, ...]:
-    """The seeds of ``series``, which change only with its patches."""
-    patches = [cache.file_digest(patch.path) for patch in series.patches]
+def of(plan: Plan) -> tuple[int, ...]:
+    """The seeds of a series, which change only with the code that it makes of files."""
+    files = [
+        (path, None if file is None else file.facts())
+        for path, file in plan.states[-1]
+        if not tree.is_prose(path)
+    ]
     return tuple(
         # kconfig takes 0 for none.
-        1 + int(cache.digest("seed", patches, number)[:12], 16) % (_SEEDS - 1)
+        1 + int(cache.digest("seed", files, number)[:12], 16) % (_SEEDS - 1)
         for number in range(COUNT)
     )
 
