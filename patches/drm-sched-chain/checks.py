@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the drm-sched-chain series: what fails without its patch."""
+
+from __future__ import annotations
+
+import json
+
+from kstall.evidence import Evidence, Verdict
+
+_SUITE = "drm_sched_basic_tests"
+#: Three cases have one chain each, in which all jobs but the first wait for another.
+_CHAINED = 3 * 99
+
+
+def suite_passes(ev: Evidence) -> Verdict:
+    """KUnit's result, which is that of all its cases."""
+    v = Verdict()
+    load = ev.workload("suite")
+    v.equal("exit status", load.exit_status, 0)
+    v.equal("last line", load.stdout.splitlines()[-1], f"ok 1 {_SUITE}")
+    return v
+
+
+def late_tests_pass(ev: Evidence) -> Verdict:
+    """Judged by the order of three functions, which shows that a test was late."""
+    v = Verdict()
+    lines = ev.workload("late").stdout.splitlines()
+    runs = {run["run"]: run for run in map(json.loads, lines)}
+    v.equal("runs", list(runs), ["in time", "late"])
+    for name, run in runs.items():
+        v.equal(f"{name}: exit status of the suite", run["status"], 0)
+        v.equal(f"{name}: records lost", run["lost"], 0)
+        v.equal(f"{name}: jobs that wait for another", run["chained"], _CHAINED)
+        v.equal(f"{name}: given back", run["back"], run["jobs"])
+    v.at_least("late: the other was given back before", runs["late"]["after"], 1)
+    return v
