@@ -363,9 +363,19 @@ class Visitor:
 
 
 def script_for(hooks: Sequence[Hook]) -> str:
-    """What bpftrace runs: a count and a stack for each hook."""
-    body = "{\n    @[probe] = count();\n    @last[probe] = kstack(8);\n}\n"
-    return "".join(f"{hook.probe}\n{body}" for hook in hooks)
+    """What bpftrace runs: a count and a stack for each hook.
+
+    With its word ``probe`` in them, it would attach to none that tracefs does not list,
+    such as bare tracepoints.
+    """
+    return "".join(
+        f"{hook.probe}\n"
+        "{\n"
+        f'    @["{hook.probe}"] = count();\n'
+        f'    @last["{hook.probe}"] = kstack(8);\n'
+        "}\n"
+        for hook in hooks
+    )
 
 
 def _counted(output: Path) -> dict[str, int]:
