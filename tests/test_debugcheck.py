@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kstall.evidence import debugcheck
 from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Watched, console, splats
+from kstall.pipeline import debugging
 from kstall.series import Project, Series
 from kstall.verdict import Check
 from kstall_guest import bpftrace
@@ -25,8 +27,9 @@ LEAK = (
 
 
 def load(name: str) -> Series:
+    """A series, with the workloads that the fixes it needs allow."""
     (series,) = Project(ROOT).load([name])
-    return series
+    return debugging.debugged(series, Project(ROOT).load(series.spec.needs))
 
 
 def facts_of(series: Series) -> dict[str, Any]:
@@ -270,6 +273,20 @@ def test_a_report_that_the_base_has_too_is_no_reason_for_what_was_left_undone() 
     verdicts = {check.name: check for check in debugcheck.judge(series, saved)}
     assert set(statuses(verdicts).values()) == {"error"}
     assert "the base is gone" in verdicts["no_new_splats"].detail
+
+
+@pytest.mark.parametrize(("name", "asked"), [("drm-sched", 1), ("pci-aer-fixes", 0)])
+def test_the_base_is_not_asked_if_only_a_fix_lets_a_workload_run(
+    name: str, asked: int
+) -> None:
+    (series,) = Project(ROOT).load([name])
+    fixes = Project(ROOT).load(["pci-aer-inject"])
+    code = debugcheck.ChangedCode()
+    group: Any = SimpleNamespace(name=name, applied=(*fixes, series), code=code)
+    nothing: Any = None
+    guest = debugging.DebugGuest(series, group, "debug", "patched", nothing, ())
+    outcome = watched(guest.debugged, text=WARNING)
+    assert len(debugging._to_ask([guest], {guest.key: outcome}, {})) == asked
 
 
 def test_a_watcher_that_gave_up_is_no_silence() -> None:
@@ -532,6 +549,22 @@ def test_a_workload_that_does_not_end(
         reader[EVENT]["seen"] = 0
     unseen = loaded(watched(series, text=text, facts=facts), "credits", **entry)
     assert statuses(judged(series, unseen))["toggles_survived"] == status
+
+
+def test_a_workload_that_was_too_slow_came_to_its_end() -> None:
+    series = load("drm-sched")
+    slow = {"kind": "not-in-time", "message": "the timer came first"}
+    for errors, exit_status, status in (
+        ([slow], 0, "pass"),
+        ([slow], 1, "error"),
+        ([slow], None, "error"),
+        ([slow, {"kind": "lost"}], 0, "error"),
+        ([], 0, "error"),
+    ):
+        ended = {"status": "tracer-failed", "exit_status": exit_status}
+        late = loaded(watched(series), "credits", errors=errors, **ended)
+        checks = statuses(judged(series, late))
+        assert checks.get("workloads_come_to_their_end", "pass") == status
 
 
 def test_a_workload_that_is_left_out_is_reported_with_the_reason() -> None:

@@ -27,7 +27,7 @@ from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Context, Project, Series
-from kstall.tree import am
+from kstall.tree import am, tree
 from kstall.verdict import Check
 from kstall_guest import job as jobs
 
@@ -48,6 +48,7 @@ def kernel_at(path: Path, key: str = "k" * 16) -> Kernel:
 @pytest.mark.parametrize("name", Project(ROOT).names())
 def test_the_guest_understands_its_job(name: str, tmp_path: Path) -> None:
     (series,) = Project(ROOT).load([name])
+    series = debugging.debugged(series, Project(ROOT).load(series.spec.needs))
     new = {point.event for point in series.spec.tracepoint}
     for side in ("patched", "base"):
         document = debugguest.job_for(series, kernel_at(tmp_path), side)
@@ -502,6 +503,24 @@ def test_what_a_fix_lets_run_is_run_where_the_fix_is(
         assert reasons == {"patched": None if among else "a bug", "base": "a bug"}
 
 
+def test_a_series_whose_workloads_are_all_left_out_has_no_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    (demo,) = stages.series
+    workloads = tuple(
+        load.model_copy(update={"not_debugged": "a bug", "debugged_with": "fix"})
+        for load in demo.spec.workload
+    )
+    spec = demo.spec.model_copy(update={"workload": workloads, "needs": ("fix",)})
+    needing = replace(demo, spec=spec)
+    entry = stages.report.series[0]
+    debugging.prove(stages.ground, [(needing, entry)], stages.run)
+    assert (stages.booted, stages.built) == ([], [])
+    (stage,) = [stage for stage in entry.stages if stage.name == "debug"]
+    assert (stage.status, stage.summary) == ("skip", "no workload is run: a bug")
+
+
 def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,6 +532,42 @@ def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
     debugging.prove(stages.ground, pairs, stages.run, beside=(fix,))
     assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
     assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
+
+
+def test_a_kernel_of_its_own_has_the_fixes_that_its_series_needs(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (demo,) = stages.series
+    fix = replace(demo, name="fix", patches=demo.patches[:1])
+    spec = demo.spec.model_copy(update={"needs": ("fix",)})
+    needing = replace(demo, name="needing", spec=spec, patches=demo.patches[1:])
+    both = (*fix.patches, *needing.patches)
+    nothing: Any = None
+    together = groups.Group((demo, fix), nothing)
+    division = groups.Division(
+        ("demo", "fix"), (groups.Outlier("needing", "demo", alone=True),)
+    )
+    monkeypatch.setattr(groups, "applied", lambda *_: (together, division))
+    refused: list[object] = []
+
+    def plan(base: object, patches: Sequence[Path], scratch: Path) -> object:
+        if tuple(patches) in refused:
+            raise am.BadPatch("it does not go with that")
+        return tuple(patches)
+
+    for applies in (True, False):
+        if not applies:
+            refused.append(both)
+        monkeypatch.setattr(tree, "plan", plan)
+        everything = (demo, fix, needing)
+        first, apart = debugkernel.grouped(
+            stages.ground.base, everything, stages.run.dir
+        )
+        assert first is together
+        assert apart.name == "needing"
+        assert apart.applied == ((fix, needing) if applies else (needing,))
+        applied: Any = apart.plan
+        assert applied == (both if applies else needing.patches)
 
 
 def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> None:

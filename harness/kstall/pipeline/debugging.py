@@ -56,13 +56,13 @@ class DebugGuest:
     @property
     def triggers(self) -> bool:
         """Whether events may have triggers while modules are unloaded."""
-        fixed = any(series.name == _TRIGGER_FIX for series in self.group.series)
+        fixed = any(series.name == _TRIGGER_FIX for series in self.group.applied)
         return fixed and self.side == "patched"
 
     @property
     def debugged(self) -> Series:
         """The series with the workloads that are run on this kernel, see `debugged`."""
-        among = self.group.series if self.side == "patched" else ()
+        among = self.group.applied if self.side == "patched" else ()
         return debugged(self.series, among)
 
     @property
@@ -82,6 +82,12 @@ def debugged(series: Series, among: Sequence[Series]) -> Series:
     )
     spec = series.spec.model_copy(update={"workload": workloads})
     return dataclasses.replace(series, spec=spec)
+
+
+def _left_out(series: Series, among: Sequence[Series]) -> str:
+    """Why none of the workloads of ``series`` is run; empty if one is."""
+    reasons = [load.not_debugged for load in debugged(series, among).spec.workload]
+    return "" if None in reasons else "; ".join(dict.fromkeys(filter(None, reasons)))
 
 
 _Outcome = Watched | KstallError
@@ -120,12 +126,19 @@ def prove(
             if len(groups) == 1
             else f"{len(groups)} kernels, as not all series apply together"
         )
-    pairs = [
-        (group, series)
-        for group in groups
-        for series in group.series
-        if series not in beside
-    ]
+    entries = {series.name: entry for series, entry in subjects}
+    pairs = []
+    for group in groups:
+        for series in group.series:
+            if series in beside:
+                continue
+            if why := _left_out(series, group.applied):
+                run.skip("debug", f"no workload is run: {why}", entries[series.name])
+            else:
+                pairs.append((group, series))
+    if not pairs:
+        return
+    groups = [group for group in groups if any(group is used for used, _ in pairs)]
     guests = [
         dataclasses.replace(guest, fresh=again)
         for guest in _patched(ground, groups, pairs, flavours, run)
@@ -135,7 +148,6 @@ def prove(
         patched = _boot_all(ground, guests, run, stage)
         stage.summary = _counted(patched)
     base = _base(ground, guests, patched, run)
-    entries = {series.name: entry for series, entry in subjects}
     for group, series in pairs:
         entry = entries[series.name]
         with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
@@ -147,7 +159,7 @@ def prove(
                 if guest.series is series
             }
             saved = debugcheck.Saved(by_flavour, group.code)
-            checks = debugcheck.judge(debugged(series, group.series), saved)
+            checks = debugcheck.judge(debugged(series, group.applied), saved)
             entry.checks += checks
             ends = [
                 f"{guest.name}: {outcome.status}, "
@@ -263,6 +275,8 @@ def _to_ask(
         )
         for guest in guests
         if isinstance(outcome := patched[guest.key], Watched)
+        # The base gets no fix.
+        if not _left_out(guest.series, ())
     }
     doubtful = [
         guest
@@ -277,7 +291,9 @@ def _to_ask(
     return doubtful or [
         guest
         for guest in guests
-        if guest.key not in base and (guest.group.name, guest.flavour) in racing
+        if guest in results
+        and guest.key not in base
+        and (guest.group.name, guest.flavour) in racing
     ]
 
 

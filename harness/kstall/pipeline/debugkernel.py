@@ -7,6 +7,7 @@ series that apply together share one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ..base import cache
 from ..build import Ground, kernel, programs
 from ..guest import Flavour, Side
 from ..series import Series
-from ..tree import source, tree
+from ..tree import am, source, tree
 from . import groups, kernels, processors
 from .groups import Group
 from .run import Opened, Run
@@ -23,7 +24,8 @@ from .run import Opened, Run
 def grouped(
     base: source.Base, all_series: Sequence[Series], scratch: Path
 ) -> tuple[Group, ...]:
-    """A group of all series that apply together, and one for each of the others.
+    """A group of all series that apply together, and one for each of the others, with
+    the fixes that it needs, if these are there and apply with it.
 
     Raises `am.ApplyError` for a series that does not apply by itself.
     """
@@ -32,11 +34,22 @@ def grouped(
     return (
         first,
         *(
-            Group((series,), tree.plan(base, series.patches, scratch))
+            _apart(base, series, all_series, scratch)
             for series in all_series
             if series.name in apart
         ),
     )
+
+
+def _apart(
+    base: source.Base, series: Series, all_series: Sequence[Series], scratch: Path
+) -> Group:
+    fixes = tuple(other for other in all_series if other.name in series.spec.needs)
+    patches = [patch for fix in fixes for patch in fix.patches]
+    with contextlib.suppress(am.ApplyError, am.BadPatch):
+        plan = tree.plan(base, [*patches, *series.patches], scratch)
+        return Group((series,), plan, fixes=fixes)
+    return Group((series,), tree.plan(base, series.patches, scratch))
 
 
 def build(

@@ -27,16 +27,23 @@ class Group:
     """Series in one kernel, fixes first, and the plan that applies them all.
 
     ``configured_as`` is the group whose fragments configure it, if not its own.
+    ``fixes`` are series that the plan applies before those, as they need them.
     """
 
     series: tuple[Series, ...]
     plan: tree.Plan
     configured_as: Group | None = None
+    fixes: tuple[Series, ...] = ()
 
     @property
     def name(self) -> str:
         """Its name in those of stages."""
         return self.series[0].name if len(self.series) == 1 else ALL
+
+    @property
+    def applied(self) -> tuple[Series, ...]:
+        """All series that the plan applies."""
+        return (*self.fixes, *self.series)
 
     @property
     def slot(self) -> str:
@@ -65,7 +72,7 @@ class Group:
     def fragments(self, project: Project, *more: str) -> list[Path]:
         """The fragments that configure its kernels: the common one, and the series'."""
         fragments = (
-            series.spec.kconfig for series in (self.configured_as or self).series
+            series.spec.kconfig for series in (self.configured_as or self).applied
         )
         names = dict.fromkeys(("base.config", *fragments, *more))
         return [project.kconfigs / name for name in names]
