@@ -2,16 +2,18 @@
 /*
  * io_uring-sq - submit no-ops, or what cannot be submitted, and count instructions
  *
- * usage: io_uring-sq nop BATCH | async | short
+ * usage: io_uring-sq nop BATCH | async | short | wait
  *
  * nop	io_uring_enter() with BATCH no-ops, all of which complete at once
  * async	io_uring_enter() with a no-op that an io-wq worker runs, until it has
  * short	io_uring_enter() with two SQEs, the first of which is no operation: the
  *		second is left behind, and taken back here
+ * wait	io_uring_enter() that waits until the SQ thread has taken the only entry
  */
 #define _GNU_SOURCE
 #include "measure.h"
 #include <linux/io_uring.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -34,13 +36,13 @@ static void *map(size_t size, off_t offset)
 	return at;
 }
 
-static void set_up(void)
+static void set_up(unsigned int entries, unsigned int flags)
 {
-	struct io_uring_params p = {};
+	struct io_uring_params p = { .flags = flags };
 	unsigned int i, *array;
 	char *rings;
 
-	ring.fd = syscall(SYS_io_uring_setup, ENTRIES, &p);
+	ring.fd = syscall(SYS_io_uring_setup, entries, &p);
 	if (ring.fd < 0)
 		die("io_uring_setup");
 	/* Both rings are in one mapping, and the array of SQEs comes last in it. */
@@ -50,9 +52,9 @@ static void set_up(void)
 	ring.cq_tail = (unsigned int *)(rings + p.cq_off.tail);
 	ring.mask = *(unsigned int *)(rings + p.sq_off.ring_mask);
 	array = (unsigned int *)(rings + p.sq_off.array);
-	for (i = 0; i < ENTRIES; i++)
+	for (i = 0; i < entries; i++)
 		array[i] = i;
-	ring.sqes = map(ENTRIES * sizeof(struct io_uring_sqe), IORING_OFF_SQES);
+	ring.sqes = map(entries * sizeof(struct io_uring_sqe), IORING_OFF_SQES);
 }
 
 static void queue(unsigned char opcode, unsigned char flags)
@@ -65,10 +67,10 @@ static void queue(unsigned char opcode, unsigned char flags)
 	__atomic_store_n(ring.sq_tail, *ring.sq_tail + 1, __ATOMIC_RELEASE);
 }
 
-static void enter(unsigned int count, int expected, unsigned int wait_for)
+static void enter(unsigned int count, int expected, unsigned int wait_for,
+		  unsigned int flags)
 {
-	int ret = syscall(SYS_io_uring_enter, ring.fd, count, wait_for,
-			  IORING_ENTER_GETEVENTS, NULL, 0);
+	int ret = syscall(SYS_io_uring_enter, ring.fd, count, wait_for, flags, NULL, 0);
 
 	if (ret != expected) {
 		fprintf(stderr, "io_uring_enter: %d, expected %d\n", ret, expected);
@@ -84,14 +86,14 @@ static void nop(void *unused)
 	(void)unused;
 	for (i = 0; i < ring.batch; i++)
 		queue(IORING_OP_NOP, 0);
-	enter(ring.batch, ring.batch, 0);
+	enter(ring.batch, ring.batch, 0, IORING_ENTER_GETEVENTS);
 }
 
 static void async(void *unused)
 {
 	(void)unused;
 	queue(IORING_OP_NOP, IOSQE_ASYNC);
-	enter(1, 1, 1);
+	enter(1, 1, 1, IORING_ENTER_GETEVENTS);
 }
 
 static void fall_short(void *unused)
@@ -99,14 +101,40 @@ static void fall_short(void *unused)
 	(void)unused;
 	queue(255, 0);
 	queue(IORING_OP_NOP, 0);
-	enter(2, 1, 0);
+	enter(2, 1, 0, IORING_ENTER_GETEVENTS);
 	/* What was left behind is taken by a call of its own. */
-	enter(1, 1, 0);
+	enter(1, 1, 0, IORING_ENTER_GETEVENTS);
+}
+
+/*
+ * The SQ thread spins, and would go on until the next tick.  A task with a real-time
+ * priority, which has the only CPU as soon as it is woken, leaves it no time to.
+ */
+static void take_precedence(void)
+{
+	struct sched_param param = { .sched_priority = 1 };
+
+	/* The thread, which there is already, keeps its own policy. */
+	if (sched_setscheduler(0, SCHED_FIFO, &param))
+		die("sched_setscheduler");
+}
+
+static void wait_for_room(void *unused)
+{
+	(void)unused;
+	queue(IORING_OP_NOP, 0);
+	enter(0, 0, 0, IORING_ENTER_SQ_WAKEUP | IORING_ENTER_SQ_WAIT);
 }
 
 int main(int argc, char **argv)
 {
-	set_up();
+	if (argc == 2 && !strcmp(argv[1], "wait")) {
+		set_up(1, IORING_SETUP_SQPOLL);
+		take_precedence();
+		measure(50, wait_for_room, NULL);
+		return 0;
+	}
+	set_up(ENTRIES, 0);
 	if (argc == 3 && !strcmp(argv[1], "nop")) {
 		ring.batch = atoi(argv[2]);
 		if (ring.batch < 1 || ring.batch > ENTRIES)
@@ -122,6 +150,6 @@ int main(int argc, char **argv)
 		measure(100, fall_short, NULL);
 		return 0;
 	}
-	fprintf(stderr, "usage: io_uring-sq nop BATCH | async | short\n");
+	fprintf(stderr, "usage: io_uring-sq nop BATCH | async | short | wait\n");
 	return 1;
 }
