@@ -35,6 +35,10 @@ CONSTANTS = {
         "260": "messages that a workload has sent",
     },
 }
+#: Lines of a message, without its tags: what a reviewer reads before the diff.
+MESSAGE = 30
+#: Lines of a cover letter that are written by hand; a run adds its results.
+COVER = 60
 
 
 @pytest.fixture(params=Project(ROOT).names())
@@ -94,3 +98,23 @@ def test_no_line_of_a_cover_is_taken_for_a_tag(series: Series) -> None:
     cover, *_ = _texts(series)
     tag = re.compile(r"(?i)(cc|to|link|fixes|closes|change-id|[a-z-]+-by): ")
     assert not [line for line in cover.splitlines() if tag.match(line)]
+
+
+def _without_tags(message: str) -> list[str]:
+    """The lines before the last paragraph, if that consists of tags."""
+    text, _, last = message.rstrip().rpartition("\n\n")
+    tags = all(re.match(r"[A-Z][A-Za-z-]*: ", line) for line in last.splitlines())
+    return (text if tags else message.rstrip()).splitlines()
+
+
+def test_no_message_is_too_long(series: Series) -> None:
+    lengths = {
+        patch.path.name: len(_without_tags(text))
+        for patch, text in zip(series.patches, _texts(series)[1:], strict=True)
+    }
+    assert {name: n for name, n in lengths.items() if n > MESSAGE} == {}
+
+
+def test_no_cover_is_too_long(series: Series) -> None:
+    cover, *_ = _texts(series)
+    assert len(cover.splitlines()) <= COVER
