@@ -412,3 +412,27 @@ def test_a_late_look_has_to_be_marked(
         comparison.label for comparison in verdict.comparisons if not comparison.ok
     }
     assert failed == wrong
+
+
+@pytest.mark.parametrize(
+    ("stalled", "wrong"),
+    [
+        ((), set()),
+        # Of the job that fills the ring, before it runs.
+        ((0.5,), {"drm_sched_job_no_credits events"}),
+    ],
+)
+def test_a_ring_that_is_exactly_full_may_not_be_reported(
+    checks: ModuleType, stalled: tuple[float, ...], wrong: set[str]
+) -> None:
+    ring = {"dev": "drm_sched_trace_credits_limit.drm-mock-scheduler-73"}
+    told = (
+        _drm(0, 0, "run", (50, 1), hw_job_count=1, **ring),
+        *(_drm(ms, 0, "no_credits", (51, 1), **ring) for ms in stalled),
+        _drm(1, 0, "run", (51, 1), hw_job_count=4, **ring),
+    )
+    verdict = checks.exactly_full_is_no_shortage(_Run(Told(told)))
+    failed = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
+    assert failed == wrong
