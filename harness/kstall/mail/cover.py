@@ -3,14 +3,16 @@
 
 The body is written by hand: what cannot be observed today, what exists, what is added
 and what is not covered.  The rest is generated from the patches and from the report of
-the run that proved the series.
+the run that proved the series.  It has at most `LINES` lines, whatever the report has:
+lists are shortened until it fits, and a reference to the report ends it.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,50 +20,26 @@ from typing import Any
 import jinja2
 
 from ..base import KstallError
-from ..cost import costs
-from ..evidence import falsity
 from ..lint import patchtext
 from ..series import Series
 from ..tree import Base
-from ..verdict import Check, Comparison
-from . import excerpts, figures
+from . import excerpts, figures, results
 from .proof import Proof
 
 WIDTH = patchtext.WIDTH
 _ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
-_SHORT = 28
-#: Expected values that mean nothing: no events, none by name, no counter that grew.
-_NOTHING = (0, "Counter()", "{}", "[]", "set()")
-#: Checks of patches, in the words of the cover letter.
-_PATCH_CHECKS = {
-    "checkpatch_strict": "checkpatch --strict (without the Signed-off-by: that the "
-    "sender adds)",
-    "checkpatch_tags": "tags by checkpatch",
-    "kernel_doc": "kernel-doc",
-    "documents": "well-formed documents",
-    "include_order": "order of includes",
-    "new_files_are_maintained": "new files in MAINTAINERS",
-    "sections_complete": "sections of MAINTAINERS",
-    "inlines_are_in_headers": "use of inline",
-    "mentioned_documents_exist": "references to documents",
-    "event_names_are_new": "unique event names",
-    "tags": "form of tags",
-    "fixes_are_in_history": "Fixes: tags",
-    "spelling_is_right": "codespell",
-    "prose_is_wrapped": "wrapped messages",
-    "nothing_to_fill_in": "no placeholders in messages",
-    "coccinelle_clean": "Coccinelle",
-    "sphinx_clean": "Sphinx",
-    "compiles_as_configured": "builds patch by patch",
-    "no_new_warnings": "no new warnings at W=1",
-    "sparse_clean": "sparse",
-    "headers_stand_alone": "self-contained headers",
-    "tracepoints_are_called": "no unused tracepoints",
-    "compiles_without_tracing": "builds without tracing",
-    "compiles_tiny": "builds in a tiny configuration",
-}
-#: Packages of the guest whose programs trace events, and the names of the programs.
-_READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
+#: Lines of the generated part of a letter, at most: a screen.
+LINES = 50
+#: Lines of an item of a list, at most.
+_MOST = 4
+#: Lines of bugs, and of a table, that come before anything else.
+_BUGS = 12
+_ROWS = 9
+#: Lists get one more line each in this order, again and again, while there are some.
+_TURNS = (
+    *("shown", "uncovered", "paths", "operations"),
+    *("shown", "uncovered", "paths", "reasons", "records", "argued"),
+)
 
 
 class Unfinished(KstallError):
@@ -107,97 +85,130 @@ def render(
     base: Base,
     *,
     assisted: int,
+    quoted: Collection[str] = (),
     applied: str = "",
+    url: str | None = None,
 ) -> Cover:
     """The letter's text; ``trace`` is that of ``proof``.
 
-    ``assisted`` is the number of patches with an Assisted-by: tag; ``applied`` is a
-    remark on how the patches apply, or empty.  Raises `KstallError` if the letter is
-    not finished, or an event has no record to show.
+    ``assisted`` is the number of patches with an Assisted-by: tag; ``quoted`` are the
+    events of which patches show a record; ``applied`` is a remark on how the patches
+    apply, or empty; ``url`` is where the report is published, if it is.  Raises
+    `KstallError` if the letter is not finished, or an event has no record to show.
     """
     require_finished(series)
-    body = (series.dir / series.spec.cover).read_text(encoding="utf-8")
+    text = (series.dir / series.spec.cover).read_text(encoding="utf-8")
     records = trace.records()
-    replaced = excerpts.replaced(body, trace)
-    names = [point.symbol for point in series.spec.tracepoint]
+    replaced = excerpts.replaced(text, trace)
+    names = {point.symbol: point for point in series.spec.tracepoint}
     if missing := [name for name in names if name not in records]:
         raise KstallError(
             f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",
             next="run it again",
         )
-    values: dict[str, Any] = {
-        "body": wrapped(replaced.text).strip("\n"),
-        "records": [
-            records[name][0].text("  ") for name in names if name not in replaced.shown
-        ],
-        "series": series,
-        "entry": proof.entry,
-        "environment": proof.report.environment,
-        "base": base,
-        "day": proof.report.started[:10],
-        "checks": [check for check in proof.entry.checks if _is_quoted(check)],
-        "harness": [
-            check
-            for check in proof.entry.checks
-            if check.kind == "harness" and check.status == "pass"
-        ],
-        "debug": [
-            check
-            for check in proof.entry.checks
-            if check.kind == "debug" and check.status == "pass"
-        ],
-        "skipped": skipped(proof.entry.checks),
-        "undetected": undetected(proof.entry.mutation),
-        "argued": argued(series, proof.entry.checks),
-        "overhead": proof.entry.overhead,
-        "assisted": assisted,
-        "applied": applied,
-    }
-    text = _environment().get_template("cover.txt").render(values)
-    tidy = re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-    return Cover(tidy, figures.unfounded(replaced.text, proof.report, proof.entry))
-
-
-def _is_quoted(check: Check) -> bool:
-    return check.kind in ("positive", "negative", "invariant") and (
-        check.status == "pass" and bool(check.comparisons)
-    )
-
-
-def skipped(checks: Sequence[Check]) -> list[tuple[str, str]]:
-    """The claims of skipped checks, joined by reason, and the reasons."""
-    by_reason: dict[str, list[str]] = {}
-    for check in checks:
-        if check.status == "skip":
-            by_reason.setdefault(check.detail, []).append(check.claim.rstrip("."))
-    return [("; ".join(claims), reason) for reason, claims in by_reason.items()]
-
-
-def undetected(mutation: falsity.Mutation | None) -> str:
-    """Wrong values of events that this run could not detect, and why."""
-    if mutation is None:
-        return ""
-    groups = {
-        "undetected wrong values": mutation.unproven(),
-        "errors that change nothing in this run": mutation.unchanged(),
-    }
-    return "\n".join(
-        "\n".join([f"- {title}:", *(fill(line, 2, 4) for line in lines)])
-        for title, lines in groups.items()
-        if lines
-    )
-
-
-def watchers(versions: Mapping[str, str]) -> str:
-    """The tracers in a guest with packages of these ``versions``, as a clause."""
-    programs = [
-        f"{name} {versions[package]}"
-        for package, name in _READERS.items()
-        if package in versions
+    entry, environment = proof.entry, proof.report.environment
+    day = proof.report.started[:10]
+    # A bare tracepoint has no record of its own.
+    unshown = [
+        name
+        for name, point in names.items()
+        if point.kind == "event" and name not in {*replaced.shown, *quoted}
     ]
-    if not programs:
-        return ""
-    return f", traced with {', '.join(['ftrace', *programs[:-1]])} and {programs[-1]}"
+    argued = results.argued(series, entry.checks)
+    lists = {
+        "records": [_Item("  ", records[name][0].record, 6) for name in unshown],
+        "shown": _bullets(results.shown(entry)),
+        "argued": _bullets(argued),
+        "uncovered": _bullets(results.uncovered(entry)),
+    }
+    values: dict[str, Any] = {
+        "series": series,
+        "assisted": assisted,
+        "ran": results.ran(series, environment, base, day, applied),
+        "checked": results.checked(entry, argued=bool(argued)),
+        "overhead": entry.overhead,
+        "url": url,
+    }
+    if entry.overhead is not None:
+        values["code"] = results.code(entry.overhead)
+        lists["operations"] = [
+            _Item(f"  {figures}  ", name, len(figures) + 4)
+            for figures, name in results.table(entry.overhead.measurements)
+        ]
+        lists["reasons"] = _bullets(results.reasons(entry.overhead))
+        lists["paths"] = _bullets(results.paths(entry.overhead))
+    body = wrapped(replaced.text).strip("\n")
+    letter = f"{body}\n\n{_generated(values, lists)}\n"
+    return Cover(letter, figures.unfounded(replaced.text, proof.report, entry))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An item of a list: ``lead``, then ``text``; later lines are indented by ``hang``
+    columns."""
+
+    lead: str
+    text: str
+    hang: int
+
+    def lines(self, most: int) -> list[str]:
+        """As it is laid out in ``most`` lines."""
+        return _filled(self.text, self.lead, " " * self.hang, most).splitlines()
+
+
+def _bullets(texts: Iterable[str]) -> list[_Item]:
+    return [_Item("- ", text, 2) for text in texts]
+
+
+def _generated(values: Mapping[str, Any], lists: Mapping[str, Sequence[_Item]]) -> str:
+    """The generated part of a letter, with as much of ``lists`` as fits."""
+    template = _environment().get_template("cover.txt")
+
+    def text(lines: Mapping[str, Sequence[str]]) -> str:
+        filled = template.render(values, **lines)
+        return re.sub(r"\n{3,}", "\n\n", filled).strip("\n")
+
+    # One line of each, to count the others; an empty line comes before all of it.
+    bare = text({name: ["-"] * bool(items) for name, items in lists.items()})
+    kept = len(bare.splitlines()) + 1 - sum(map(bool, lists.values()))
+    shares = _shares(lists, LINES - kept)
+    return text({name: _few(items, shares[name]) for name, items in lists.items()})
+
+
+def _shares(lists: Mapping[str, Sequence[_Item]], lines: int) -> dict[str, int]:
+    """How many of ``lines`` each list gets."""
+    wanted = {
+        name: sum(len(item.lines(_MOST)) for item in items)
+        for name, items in lists.items()
+    }
+    # Others begin with an item, and how many more there are.
+    first = {"shown": _BUGS, "operations": _ROWS}
+    shares = {
+        name: min(wanted[name] if name == "shown" else len(items), first.get(name, 2))
+        for name, items in lists.items()
+    }
+    # A line of each item comes before a second line of any.
+    for goal in ({name: len(items) for name, items in lists.items()}, wanted):
+        for name in _TURNS * LINES:
+            spare = lines - sum(shares.values())
+            if name in lists and shares[name] < goal[name] and spare > 0:
+                shares[name] += 1
+    return shares
+
+
+def _few(items: Sequence[_Item], share: int) -> list[str]:
+    """The lines of ``items`` in ``share`` lines: a line of each, more of the first."""
+    if len(items) > share:
+        rest = len(items) - share + 1
+        more = _Item(items[0].lead[:2], f"and {rest} more", 2)
+        items = [*items[: share - 1], more]
+    laid = [item.lines(1) for item in items]
+    for most in range(2, _MOST + 1):
+        for number, item in enumerate(items):
+            longer = item.lines(most)
+            if sum(map(len, laid)) - len(laid[number]) + len(longer) <= share:
+                laid[number] = longer
+    return list(itertools.chain(*laid))
 
 
 def _environment() -> jinja2.Environment:
@@ -211,30 +222,30 @@ def _environment() -> jinja2.Environment:
         autoescape=False,  # noqa: S701
     )
     environment.filters["fill"] = fill
-    environment.globals.update(
-        allowances=allowances,
-        deciding=deciding,
-        growth=growth,
-        mitigated=mitigated,
-        medians=medians,
-        patch_checks=patch_checks,
-        reasons=reasons,
-        structs=structs,
-        paths=paths,
-        watchers=watchers,
-    )
     return environment
 
 
-def fill(text: str, indent: int = 0, hang: int | None = None) -> str:
-    """One paragraph, filled to the width of a mail; later lines ``hang`` further."""
+def fill(
+    text: str, indent: int = 0, hang: int | None = None, most: int | None = None
+) -> str:
+    """One paragraph, filled to the width of a mail; later lines ``hang`` further.
+
+    What does not fit into ``most`` lines is replaced by a mark.
+    """
+    later = indent if hang is None else hang
+    return _filled(text, " " * indent, " " * later, most)
+
+
+def _filled(text: str, first: str, later: str, most: int | None) -> str:
     return textwrap.fill(
         " ".join(text.split()),
         WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent if hang is None else hang),
+        initial_indent=first,
+        subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
+        max_lines=most,
+        placeholder=" [...]",
     )
 
 
@@ -274,171 +285,3 @@ def _item(lines: list[str]) -> str:
         return "\n".join(lines)
     # Rejoin names that were broken behind an underscore.
     return fill(re.sub(r"_\n\s*", "_", "\n".join(lines)), 0, hang)
-
-
-def deciding(check: Check) -> Comparison | None:
-    """The most telling comparison of a check that fits in a line, or None.
-
-    For a negative control that is the last that expects nothing, or else the last that
-    expects equality; for others the one about most events.
-    """
-    figures = [
-        comparison
-        for comparison in check.comparisons
-        if isinstance(comparison.observed, int | float)
-        and not isinstance(comparison.observed, bool)
-        and comparison.relation != "holds"
-    ]
-    short = [
-        comparison for comparison in check.comparisons if len(comparison.seen) <= _SHORT
-    ]
-    if check.kind == "negative":
-        silent = [
-            comparison
-            for comparison in check.comparisons
-            if comparison.expected in _NOTHING
-        ]
-        equal = [comparison for comparison in short if comparison.relation == "="]
-        return next(iter((silent or equal or short)[-1:]), None)
-    if figures:
-        return max(figures, key=_telling)
-    return next(iter(short[-1:]), None)
-
-
-def _telling(comparison: Comparison) -> tuple[bool, float]:
-    expected = (
-        comparison.expected if isinstance(comparison.expected, int | float) else 0
-    )
-    return "event" in comparison.label and not comparison.unit, expected
-
-
-def argued(series: Series, checks: Sequence[Check]) -> list[str]:
-    """Findings in the patches that exemptions of the series cover, and the reasons."""
-    lines = []
-    for exemption in series.spec.exemption:
-        details = " ".join(
-            comparison.detail
-            for check in checks
-            if check.name == exemption.check
-            for comparison in check.comparisons
-        )
-        if exemption.because in details:
-            kinds = [kind for kind in exemption.kinds if kind in details]
-            where = f" in {', '.join(exemption.files)}" if exemption.files else ""
-            name = exemption.check.replace("_", " ")
-            lines.append(f"{name}, {', '.join(kinds)}{where}: {exemption.because}")
-    return lines
-
-
-def allowances(overhead: costs.Overhead) -> list[str]:
-    """What may cost more than a NOP, and why; one line a reason."""
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for exemption in overhead.exemptions:
-        name = (
-            f"{exemption.function}()"
-            if exemption.function
-            else f"struct {exemption.struct}"
-        )
-        unit = "instruction" if exemption.function else "byte"
-        amount = f"{exemption.allowed} {unit}{'' if exemption.allowed == 1 else 's'}"
-        because = " ".join(exemption.because.split()).rstrip(".")
-        grouped.setdefault((amount, because), []).append(name)
-    return [
-        f"{amount} allowed for {', '.join(names)}: {because}"
-        for (amount, because), names in grouped.items()
-    ]
-
-
-def growth(footprint: costs.Footprint) -> list[str]:
-    """The growth of each binary in bytes of text and of all other sections."""
-    totals: dict[str, dict[str, int]] = {}
-    for section in footprint.sections:
-        kind = "text" if "text" in section.section else "data"
-        total = totals.setdefault(section.binary, {"text": 0, "data": 0})
-        total[kind] += section.patched - section.base
-    return [
-        f"{binary}: {total['text']:+} bytes of text, {total['data']:+} of all others"
-        for binary, total in totals.items()
-    ]
-
-
-def paths(footprint: costs.Footprint) -> list[str]:
-    """The additional instructions of each changed function while the events are off,
-    by the figure that is judged."""
-    lines = []
-    for path in footprint.paths:
-        heat = ", hot" if path.hot else ""
-        where = "on a path" if path.proven else "not reached before"
-        jumps = path.most - path.cost
-        lines.append(
-            f"{path.name}() [{path.binary}{heat}]: {path.nops} NOP, other instructions "
-            f"{where}: {path.cost:+} at most"
-            + (f", and unconditional jumps: {jumps}" if jumps else "")
-        )
-    return lines
-
-
-def mitigated(overhead: costs.Overhead) -> list[str]:
-    """Sites and longer paths in objects compiled with mitigations, in one line."""
-    if overhead.mitigated is None:
-        return []
-    mitigated = {path.name: path.work for path in overhead.mitigated.paths}
-    kernel = overhead.footprint or costs.Footprint()
-    unmitigated = {path.name: path.work for path in kernel.paths}
-    longer = [
-        f"{name}() {work:+} at most"
-        for name, work in mitigated.items()
-        if work > max(0, unmitigated.get(name, 0))
-    ]
-    sites = overhead.mitigated.sites
-    nops = sum(site.nop in overhead.mitigated.nops for site in sites)
-    return [
-        f"compiled with mitigations, as distributions do: {nops} of {len(sites)} sites "
-        f"are a NOP; longer paths than without: {', '.join(longer) or 'none'}"
-    ]
-
-
-def reasons(overhead: costs.Overhead) -> list[str]:
-    """Why measured operations execute more than a NOP, where the series says so."""
-    own = [
-        f"{measurement.operation}: {measurement.predicted:+g} instructions predicted: "
-        + " ".join(measurement.because.split()).rstrip(".")
-        for measurement in overhead.measurements
-        if measurement.because is not None
-    ]
-    others = [
-        f"{measurement.operation}: {measurement.others:+.3g} NOPs of other series in "
-        "the same kernel"
-        for measurement in overhead.measurements
-        if measurement.others
-    ]
-    return own + others
-
-
-def patch_checks(checks: Sequence[Check]) -> str:
-    """The passed checks of the patches, as a list in one line."""
-    return ", ".join(
-        _PATCH_CHECKS.get(check.name, check.name.replace("_", " "))
-        for check in checks
-        if check.kind == "patch" and check.status == "pass"
-    )
-
-
-def structs(footprint: costs.Footprint) -> list[str]:
-    """Existing structs whose size or layout changed."""
-    lines = []
-    for struct in footprint.structs:
-        if struct.record or struct.base is None or struct.patched is None:
-            continue
-        size = f"{struct.base} to {struct.patched} bytes"
-        if struct.base == struct.patched:
-            size = f"{struct.base} bytes as before, with a changed layout"
-        lines.append(f"struct {struct.name}: {size}")
-    return lines
-
-
-def medians(measurement: costs.Measurement) -> Mapping[str, str]:
-    """Instructions per operation by mode, as text; - where there are none."""
-    by_mode = {mode: f"{value:,.1f}" for mode, value in measurement.medians.items()}
-    modes: Sequence[costs.Mode] = ("base", "off", "ftrace", "bpftrace")
-    return {mode: by_mode.get(mode, "-") for mode in modes}

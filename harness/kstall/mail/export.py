@@ -135,6 +135,7 @@ def _export(
         trace,
         base,
         assisted=sum("\nAssisted-by: " in message for message, _ in split),
+        quoted=frozenset(event for quote in quoted for event in quote.shown),
         applied=_applied(plan),
     )
     doubts = (*rendered.unfounded, *_doubts(quoted, run))
