@@ -12,13 +12,15 @@ ARCH =
 # A file that names trees, series, architectures and levels.
 MATRIX =
 WORKERS =
+# Where the report of a run is published.
+REPORT =
 KUNIT =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
-export PYTHON KERNEL KERNELS SERIES VERSION LEVEL MATRIX WORKERS
+export PYTHON KERNEL KERNELS SERIES VERSION LEVEL MATRIX WORKERS REPORT
 unexport ARCH
 export KSTALL_ARCH = $(ARCH)
 
@@ -39,7 +41,7 @@ help: ## this text
 	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one,'
 	@echo '       or MATRIX=FILE, which names trees, architectures and levels; and WORKERS=2'
 	@echo '       setup and validate take ARCH=arm64, stability N=20 LOAD="2 4" or KUNIT=200'
-	@echo '       and series takes VERSION=2'
+	@echo '       and series takes VERSION=2 and REPORT=URL, where its report is published'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 setup: ## install what is missing: Debian packages (as root), .venv
@@ -53,7 +55,8 @@ validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for cos
 	$(kstall) validate $(if $(own_level),,--level $(LEVEL)) "$$@" -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
-	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES
+	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" \
+		$${REPORT:+--report-url "$$REPORT"} -- $$SERIES
 
 stability: export KSTALL_BUSY = 1
 stability: setup ## boot N=20 guests of SERIES on a busy host, LOAD="2 4" times its processors

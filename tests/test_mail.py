@@ -644,6 +644,21 @@ def test_a_record_that_no_text_shows_is_in_the_letter(desk: Desk) -> None:
     assert title not in _mail(desk.export().letters[0]).get_content()
 
 
+def test_the_letter_ends_with_the_report_s_address_if_it_has_one(desk: Desk) -> None:
+    desk.prove()
+    url = "https://example.org/kstall/report.html"
+    with_link = desk.export(report_url=url).body
+    assert with_link.endswith(
+        f"\nEverything else, each check with what it expected and observed:\n{url}"
+    )
+    without = desk.export().body
+    assert "http" not in without.rpartition("\n\n")[2]
+    assert without.endswith("It is not published, but available on request.")
+    with pytest.raises(contributor.NotCertified) as shown:
+        desk.export(report_url=url, sign_off="")
+    assert f"--report-url={url}" in str(shown.value)
+
+
 def test_prose_is_filled_and_records_are_not() -> None:
     wide = "word " * 30
     text = f"{wide}\n\n  {wide}\n\n1 {wide}\n2 is short\n\nshort\nlines\n"
@@ -1167,3 +1182,28 @@ def test_the_command_writes_mails_and_a_summary(
     key = output.partition("--sign-off=")[2].split()[0]
     assert _call(desk, "demo", f"--sign-off={key}") == 0
     assert "git send-email --no-thread" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "url", ["", "report.html", "ftp://example.org/", "https://", "https://a b/"]
+)
+def test_an_address_that_is_none_is_one_error(
+    desk: Desk, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        _call(desk, "--report-url", url)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(
+        f"argument --report-url: '{url}' is not like https://example.org/report.html\n"
+    )
+
+
+def test_the_command_hands_the_address_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    desk.prove()
+    url = "http://example.org/report.html#demo"
+    assert _call(desk, "--report-url", url) == 0
+    (letter,) = (desk.out / "mail/demo/v1").glob("0000-*")
+    assert f"expected and observed:\n{url}\n" in letter.read_text()

@@ -154,21 +154,44 @@ def test_without_shellcheck_lint_says_what_it_left_out(
 def test_stability_is_asked_for_in_words(
     project_root: Path, tmp_path: Path, words: tuple[str, ...], asked: str
 ) -> None:
-    shutil.copy(project_root / "Makefile", tmp_path)
+    # What others mean by such a name is not what is meant here.
+    output = _kstall(project_root, tmp_path, "stability", *words, KUNIT="1")
+    assert output.split() == f"stability {asked}".split()
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), "--version 1 -- "),
+        (
+            ("SERIES=a b", "REPORT=https://example.org/r.html?a=$$(id)&b=1#a"),
+            "--version 1 --report-url https://example.org/r.html?a=$(id)&b=1#a -- a b",
+        ),
+        (("VERSION=2", "REPORT="), "--version 2 -- "),
+    ],
+)
+def test_mails_name_the_report_that_is_asked_for(
+    project_root: Path, tmp_path: Path, words: tuple[str, ...], asked: str
+) -> None:
+    output = _kstall(project_root, tmp_path, "series", *words, REPORT="mine")
+    assert output.split() == f"series {asked}".split()
+
+
+def _kstall(project_root: Path, place: Path, *words: str, **environment: str) -> str:
+    """The words that `make` with ``words`` hands to kstall."""
+    shutil.copy(project_root / "Makefile", place)
     programs = {"scripts/setup.sh": "exit 0", ".venv/bin/kstall": 'echo "$*"'}
     for name, text in programs.items():
-        path = tmp_path / name
+        path = place / name
         path.parent.mkdir(parents=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
-    # What others mean by such a name is not what is meant here.
-    environment = {"PATH": os.environ["PATH"], "KUNIT": "1"}
     done = subprocess.run(
-        ["make", "stability", *words],
-        cwd=tmp_path,
-        env=environment,
+        ["make", *words],
+        cwd=place,
+        env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == f"stability {asked}".split()
+    return done.stdout

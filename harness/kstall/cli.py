@@ -464,6 +464,13 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--previous", type=Path, help="mails of the previous version, for a range-diff"
     )
     thread.add_argument(
+        "--report-url",
+        type=_url,
+        metavar="URL",
+        help="where you have published report.html and report.json of the proving run; "
+        "the letter ends with it",
+    )
+    thread.add_argument(
         "--sign-off",
         nargs="?",
         const="",
@@ -701,6 +708,14 @@ def _natural(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text}: less than 0")
     return number
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[!-~]+", text):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not like https://example.org/report.html"
+        )
+    return text
 
 
 def _processors(text: str) -> frozenset[int]:
@@ -1189,6 +1204,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
         rfc=arguments.rfc,
         run=arguments.run,
         previous=arguments.previous,
+        report_url=arguments.report_url,
         sign_off=arguments.sign_off,
     )
     say = functools.partial(_say, console)

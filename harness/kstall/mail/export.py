@@ -39,7 +39,8 @@ class Export:
 
     ``run`` is the run to quote, else the newest that counts.  ``sign_off`` is None for
     a draft, else the key of the statement that the contributor has confirmed, empty if
-    they have not seen it.  ``previous`` has the mails of the previous version.
+    they have not seen it.  ``previous`` has the mails of the previous version, and
+    ``report_url`` is where the report of the run is published, if it is.
     """
 
     project: Project
@@ -50,6 +51,7 @@ class Export:
     rfc: bool = False
     run: Path | None = None
     previous: Path | None = None
+    report_url: str | None = None
     sign_off: str | None = None
 
 
@@ -137,6 +139,7 @@ def _export(
         assisted=sum("\nAssisted-by: " in message for message, _ in split),
         quoted=frozenset(event for quote in quoted for event in quote.shown),
         applied=_applied(plan),
+        url=request.report_url,
     )
     doubts = (*rendered.unfounded, *_doubts(quoted, run))
     signed = _author(request, series, plan, doubts)
@@ -205,6 +208,8 @@ def _author(
     person = contributor.identity()
     statement = contributor.statement(series, plan, person, doubts)
     again = ["kstall", "series", series.name]
+    if request.report_url is not None:
+        again.append(f"--report-url={request.report_url}")
     if request.version > 1:
         again.append(f"--version={request.version}")
     if request.rfc:
