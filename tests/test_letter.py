@@ -324,7 +324,7 @@ def test_what_is_generated_fits_a_screen(
     assert ("Not covered by this run:" in letter.text) == uncovered
 
 
-def test_each_bug_is_shown_and_each_operation_has_its_figures(
+def test_each_bug_is_shown_and_operations_have_their_figures(
     series: Series, tmp_path: Path
 ) -> None:
     letter = _letter(series, tmp_path, kind="debian", skips=True, url=None)
@@ -334,8 +334,11 @@ def test_each_bug_is_shown_and_each_operation_has_its_figures(
     overhead = letter.entry.overhead
     measurements = overhead.measurements if overhead is not None else []
     rows = [line for line in letter.lines if line.startswith("  24,634.9 ")]
-    for row, measurement in zip(rows, measurements, strict=True):
+    for row, measurement in zip(rows, measurements, strict=False):
         assert f"  {measurement.operation.split()[0]}" in row
+    if len(rows) != len(measurements):
+        assert len(rows) >= 2
+        assert f"  and {len(measurements) - len(rows)} more" in letter.lines
 
 
 def test_without_an_address_no_link_is_claimed(series: Series, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ _MOST = 4
 #: Lines of bugs, and of a table, that come before anything else.
 _BUGS = 12
 _ROWS = 9
+#: Lines that a table has even so: its head, two rows, and how many more there are.
+_FEW_ROWS = 4
 #: Lists get one more line each in this order, again and again, while there are some.
 _TURNS = (
     *("shown", "uncovered", "paths", "operations"),
@@ -187,6 +189,8 @@ def _shares(lists: Mapping[str, Sequence[_Item]], lines: int) -> dict[str, int]:
         name: min(wanted[name] if name == "shown" else len(items), first.get(name, 2))
         for name, items in lists.items()
     }
+    while sum(shares.values()) > lines and shares.get("operations", 0) > _FEW_ROWS:
+        shares["operations"] -= 1
     # A line of each item comes before a second line of any.
     for goal in ({name: len(items) for name, items in lists.items()}, wanted):
         for name in _TURNS * LINES:
