@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence, Verdict, kunit
 
 _SUITE = "drm_sched_basic_tests"
 #: Three cases have a chain each, in which all jobs but the first wait for another.
@@ -15,9 +15,7 @@ _CHAINS = 3 * [99]
 def suite_passes(ev: Evidence) -> Verdict:
     """KUnit's result, which is that of all its cases."""
     v = Verdict()
-    load = ev.workload("suite")
-    v.equal("exit status", load.exit_status, 0)
-    v.equal("last line", load.stdout.splitlines()[-1], f"ok 1 {_SUITE}")
+    kunit.compare_suite(v, ev.workload("suite"), _SUITE)
     return v
 
 

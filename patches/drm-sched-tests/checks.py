@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence, Verdict, kunit
 
 _SUITE = "drm_sched_concurrent_tests"
 #: Jobs of the first of the suite's two cases; the second one has more.
@@ -15,9 +15,7 @@ _JOBS = 16 * 8
 def suite_passes(ev: Evidence) -> Verdict:
     """KUnit's result, which is that of both of its cases."""
     v = Verdict()
-    load = ev.workload("suite")
-    v.equal("exit status", load.exit_status, 0)
-    v.equal("last line", load.stdout.splitlines()[-1], f"ok 1 {_SUITE}")
+    kunit.compare_suite(v, ev.workload("suite"), _SUITE)
     return v
 
 

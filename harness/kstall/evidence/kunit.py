@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""KUnit cases that fail, from KUnit's results in debugfs or in the kernel's log."""
+"""KUnit's results: suites that pass, and cases that fail, which debugfs has or the
+kernel's log."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from ..verdict import Verdict
+from .evidence import WorkloadResult
 
 # Precedes each record of the kernel's log.
 _STAMP = re.compile(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
@@ -26,6 +30,14 @@ class Failure:
     suite: str
     case: str
     lines: tuple[str, ...]
+
+
+def compare_suite(verdict: Verdict, load: WorkloadResult, suite: str) -> None:
+    """Compare how ``load``, which runs nothing but ``suite``, ended, and what KUnit
+    printed last: the result of all cases."""
+    verdict.equal("exit status", load.exit_status, 0)
+    last = load.stdout.splitlines()[-1:]
+    verdict.equal("last line", last, [f"ok 1 {suite}"])
 
 
 def failures(text: str) -> tuple[Failure, ...]:
