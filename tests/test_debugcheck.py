@@ -6,12 +6,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from kstall.evidence import debugcheck
-from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Watched, console, splats
+from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Side, Watched, console, splats
 from kstall.pipeline import debugging
 from kstall.series import Project, Series
 from kstall.verdict import Check
@@ -275,18 +275,31 @@ def test_a_report_that_the_base_has_too_is_no_reason_for_what_was_left_undone() 
     assert "the base is gone" in verdicts["no_new_splats"].detail
 
 
-@pytest.mark.parametrize(("name", "asked"), [("drm-sched", 1), ("pci-aer-fixes", 0)])
-def test_the_base_is_not_asked_if_only_a_fix_lets_a_workload_run(
-    name: str, asked: int
-) -> None:
+@pytest.mark.parametrize("name", ["drm-sched", "mm-migrate", "pci-aer-fixes"])
+def test_the_base_runs_what_a_fix_ends_only_if_it_had_nothing_to_run(name: str) -> None:
     (series,) = Project(ROOT).load([name])
-    fixes = Project(ROOT).load(["pci-aer-inject"])
+    fixes = Project(ROOT).load([*series.spec.needs, "drm-sched-stop"])
     code = debugcheck.ChangedCode()
     group: Any = SimpleNamespace(name=name, applied=(*fixes, series), code=code)
     nothing: Any = None
-    guest = debugging.DebugGuest(series, group, "debug", "patched", nothing, ())
-    outcome = watched(guest.debugged, text=WARNING)
-    assert len(debugging._to_ask([guest], {guest.key: outcome}, {})) == asked
+    patched, base = (
+        debugging.DebugGuest(series, group, "debug", side, nothing, ())
+        for side in get_args(Side)
+    )
+    run = {
+        guest.side: [
+            load.name
+            for load in guest.debugged.spec.workload
+            if load.not_debugged is None
+        ]
+        for guest in (patched, base)
+    }
+    assert run["base"]
+    without = [load.name for load in series.spec.workload if load.not_debugged is None]
+    assert run["base"] == (without or run["patched"])
+    # A report has the base asked, whatever it runs.
+    outcome = watched(patched.debugged, text=WARNING)
+    assert debugging._to_ask([patched], {patched.key: outcome}, {}) == [patched]
 
 
 def test_a_watcher_that_gave_up_is_no_silence() -> None:

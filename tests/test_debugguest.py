@@ -483,7 +483,8 @@ def test_what_a_fix_lets_run_is_run_where_the_fix_is(
     load = demo.spec.workload[0].model_copy(
         update={"not_debugged": "a bug", "debugged_with": "fix"}
     )
-    workloads = (load, *demo.spec.workload[1:])
+    other = demo.spec.workload[0].model_copy(update={"name": "other"})
+    workloads = (load, other)
     spec = demo.spec.model_copy(update={"workload": workloads, "needs": ("fix",)})
     stages.series = (replace(demo, spec=spec),)
     fix = replace(demo, name="fix")
@@ -519,6 +520,9 @@ def test_a_series_whose_workloads_are_all_left_out_has_no_guest(
     assert (stages.booted, stages.built) == ([], [])
     (stage,) = [stage for stage in entry.stages if stage.name == "debug"]
     assert (stage.status, stage.summary) == ("skip", "no workload is run: a bug")
+    (check,) = entry.checks
+    assert (check.name, check.status) == ("no_workload_is_left_out", "skip")
+    assert check.detail.endswith(": a bug (fix, which ends that, is not there)")
 
 
 def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(

@@ -164,6 +164,11 @@ def judge(series: Series, saved: Saved) -> tuple[Check, ...]:
     return run_checks("debug", _CHECKS, series, saved)
 
 
+def left_out(series: Series) -> tuple[Check, ...]:
+    """What is said of a series of which no workload is run: a check that is skipped."""
+    return run_checks("debug", (no_workload_is_left_out,), series, Saved({}))
+
+
 def in_doubt(saved: Saved) -> bool:
     """Whether the base has to be run: because the kernel reports or counts what would
     count against the series unless the base does the same, or did not come to its
@@ -615,14 +620,18 @@ def _ended(facts: Mapping[str, Any]) -> bool:
 def no_workload_is_left_out(series: Series, saved: Saved) -> Verdict:
     """Each workload of the series is run on these kernels."""
     verdict = Verdict()
-    left_out = [
-        f"{load.name}: {load.not_debugged}"
-        for load in series.spec.workload
-        if load.not_debugged is not None
-    ]
-    if left_out:
+    reasons: dict[str, list[str]] = {}
+    for load in series.spec.workload:
+        if load.not_debugged is not None:
+            reason = load.not_debugged
+            if load.debugged_with is not None:
+                reason += f" ({load.debugged_with}, which ends that, is not there)"
+            reasons.setdefault(reason, []).append(load.name)
+    if reasons:
         # Those that are run are compared by `workloads_come_to_their_end`.
-        return verdict.skip("; ".join(left_out))
+        return verdict.skip(
+            "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+        )
     for load in series.spec.workload:
         verdict.true(load.name, True)
     return verdict

@@ -61,9 +61,14 @@ class DebugGuest:
 
     @property
     def debugged(self) -> Series:
-        """The series with the workloads that are run on this kernel, see `debugged`."""
-        among = self.group.applied if self.side == "patched" else ()
-        return debugged(self.series, among)
+        """The series with the workloads that are run on this kernel, see `debugged`.
+
+        A base that would have none runs those that a fix ends, for what it reports.
+        """
+        fixed = debugged(self.series, self.group.applied)
+        if self.side == "patched" or _left_out(self.series, ()):
+            return fixed
+        return debugged(self.series, ())
 
     @property
     def key(self) -> tuple[str, Flavour]:
@@ -133,7 +138,9 @@ def prove(
             if series in beside:
                 continue
             if why := _left_out(series, group.applied):
-                run.skip("debug", f"no workload is run: {why}", entries[series.name])
+                entry = entries[series.name]
+                run.skip("debug", f"no workload is run: {why}", entry)
+                entry.checks += debugcheck.left_out(series)
             else:
                 pairs.append((group, series))
     if not pairs:
@@ -275,8 +282,6 @@ def _to_ask(
         )
         for guest in guests
         if isinstance(outcome := patched[guest.key], Watched)
-        # The base gets no fix.
-        if not _left_out(guest.series, ())
     }
     doubtful = [
         guest
@@ -291,9 +296,7 @@ def _to_ask(
     return doubtful or [
         guest
         for guest in guests
-        if guest in results
-        and guest.key not in base
-        and (guest.group.name, guest.flavour) in racing
+        if guest.key not in base and (guest.group.name, guest.flavour) in racing
     ]
 
 
