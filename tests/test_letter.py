@@ -426,3 +426,22 @@ def test_what_does_not_fit_is_counted() -> None:
     assert lines[0] == "- two"
     assert len(lines) == 3
     assert lines[-1].endswith("[...]")
+
+
+@pytest.mark.parametrize("spare", [12, 20, 40])
+def test_lists_have_no_more_lines_than_there_are(spare: int) -> None:
+    names = (
+        "records",
+        "shown",
+        "argued",
+        "uncovered",
+        "operations",
+        "reasons",
+        "paths",
+    )
+    items = [cover._Item("- ", "word " * 80, 2)] * 30
+    shares = cover._shares(dict.fromkeys(names, items), spare)
+    assert sum(shares.values()) <= spare
+    assert all(share >= 1 for share in shares.values())
+    for name in names:
+        assert len(cover._few(items, shares[name])) <= shares[name]

@@ -345,7 +345,8 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
     report.write(run_report, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert (
-        "The patches pass checkpatch --strict but for the findings below, and build "
+        "The patches pass checkpatch --strict --no-signoff but for the findings below, "
+        "and build "
         "one by one." in text
     )
     assert (
@@ -415,7 +416,7 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
     )
     assert overhead.mitigated is not None
     assert results.mitigated(overhead) == (
-        "Compiled with mitigations, each site is a NOP, too, and no path is longer."
+        "Compiled with mitigations, no path is longer than without them."
     )
     overhead.mitigated.paths.append(nap)
     assert results.mitigated(overhead).endswith("longer paths than without: nap() +3.")
@@ -1207,3 +1208,18 @@ def test_the_command_hands_the_address_on(
     assert _call(desk, "--report-url", url) == 0
     (letter,) = (desk.out / "mail/demo/v1").glob("0000-*")
     assert f"expected and observed:\n{url}\n" in letter.read_text()
+
+
+def test_one_address_is_for_the_letters_of_one_run(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    patches = desk.project.patches
+    shutil.copytree(patches / "demo", patches / "other")
+    run = desk.prove()
+    url = "https://example.org/report.html"
+    assert _call(desk, "--report-url", url) == 2
+    assert "--report-url is the report of one run" in capsys.readouterr().err
+    for chosen in (["demo"], ["--run", str(run)]):
+        _call(desk, *chosen, "--report-url", url)
+        assert "the report of one run" not in capsys.readouterr().err

@@ -1195,6 +1195,12 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
     to_send = [series for series in chosen if series.not_sent is None]
     if arguments.sign_off is not None and len(to_send) != 1:
         raise KstallError("--sign-off is for one series", next="name that series")
+    if arguments.report_url is not None and arguments.run is None and len(to_send) > 1:
+        # Each series has the newest run that proved it, which need not be the same.
+        raise KstallError(
+            "--report-url is the report of one run",
+            next="name that run with --run, or one series",
+        )
     request = export.Export(
         project=project,
         kernel=arguments.kernel,

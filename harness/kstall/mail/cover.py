@@ -35,8 +35,12 @@ _MOST = 4
 #: Lines of bugs, and of a table, that come before anything else.
 _BUGS = 12
 _ROWS = 9
-#: Lines that a table has even so: its head, two rows, and how many more there are.
-_FEW_ROWS = 4
+#: Where there is no room for these, lists are shortened in this order to so many lines:
+#: of a table, its head, two rows, and how many more there are.
+_FLOORS = (
+    *(("operations", 4), ("shown", 6), ("records", 1), ("reasons", 1), ("argued", 1)),
+    *(("paths", 1), ("uncovered", 1), ("shown", 1)),
+)
 #: Lists get one more line each in this order, again and again, while there are some.
 _TURNS = (
     *("shown", "uncovered", "paths", "operations"),
@@ -189,8 +193,9 @@ def _shares(lists: Mapping[str, Sequence[_Item]], lines: int) -> dict[str, int]:
         name: min(wanted[name] if name == "shown" else len(items), first.get(name, 2))
         for name, items in lists.items()
     }
-    while sum(shares.values()) > lines and shares.get("operations", 0) > _FEW_ROWS:
-        shares["operations"] -= 1
+    for name, floor in _FLOORS:
+        while sum(shares.values()) > lines and shares.get(name, 0) > floor:
+            shares[name] -= 1
     # A line of each item comes before a second line of any.
     for goal in ({name: len(items) for name, items in lists.items()}, wanted):
         for name in _TURNS * LINES:

@@ -54,7 +54,7 @@ _PATCH_CHECKS = {
 }
 #: Tools and ways to build that a letter names if the patches passed the check.
 _TOOLS = {
-    "checkpatch_strict": "checkpatch --strict",
+    "checkpatch_strict": "checkpatch --strict --no-signoff",
     "no_new_warnings": "W=1",
     "sparse_clean": "sparse",
     "coccinelle_clean": "Coccinelle",
@@ -78,6 +78,8 @@ _KINDS: dict[Kind, str] = {
 }
 #: Packages of the guest whose programs trace events, and the names of the programs.
 _READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
+#: Operations that only an older event is traced in: the row before has their reason.
+_COMPARED = re.compile(r"(?:the same|.*), while .* (?:is|are) traced$")
 #: Names in a sentence, at most.
 _FIRST = 3
 #: Where most trees are: what follows is enough to recognize one.
@@ -106,8 +108,8 @@ def ran(
         f"patches{compiler} ran {_counted(len(series.spec.workload), 'workload')} in "
         f"{_short(environment.qemu or 'QEMU')} {kvm} KVM"
         f"{watchers(environment.guest)}.",
-        applied,
         f"Not tested on {home.tree.removeprefix(_KERNEL_ORG)}, branch {home.branch}.",
+        applied,
     ]
     return " ".join(filter(None, sentences))
 
@@ -361,9 +363,8 @@ def mitigated(overhead: costs.Overhead) -> str:
     sites = overhead.mitigated.sites
     nops = sum(site.nop in overhead.mitigated.nops for site in sites)
     if not longer and nops == len(sites):
-        return (
-            "Compiled with mitigations, each site is a NOP, too, and no path is longer."
-        )
+        too = "each site is a NOP, too, and " if sites else ""
+        return f"Compiled with mitigations, {too}no path is longer than without them."
     return (
         f"Compiled with mitigations, {_share(nops, len(sites))} a NOP; longer paths "
         f"than without: {_first(longer)}."
@@ -443,6 +444,7 @@ def reasons(overhead: costs.Overhead) -> list[str]:
         + _because(measurement.because)
         for measurement in overhead.measurements
         if measurement.because is not None
+        and not _COMPARED.match(measurement.operation)
     ]
     others = [
         f"{measurement.operation}: {measurement.others:+.3g} NOPs of other series in "
