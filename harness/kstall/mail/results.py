@@ -79,7 +79,7 @@ _KINDS: dict[Kind, str] = {
 #: Packages of the guest whose programs trace events, and the names of the programs.
 _READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
 #: Operations that only an older event is traced in: the row before has their reason.
-_COMPARED = re.compile(r"(?:the same|.*), while .* (?:is|are) traced$")
+_COMPARED = re.compile(r".*, while .* (?:is|are) traced$")
 #: Names in a sentence, at most.
 _FIRST = 3
 #: Where most trees are: what follows is enough to recognize one.
