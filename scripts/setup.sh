@@ -128,10 +128,12 @@ backport_qemu() {
 	return "$status"
 }
 
-# Tried once: if it fails, it would fail again.
+# Tried once: if it fails, it would fail again.  Whoever runs --packages asks for it.
 newer_qemu() {
-	[ ! -e "$top/.venv/.kstall-no-qemu" ] && command -v apt-get >/dev/null &&
-		qemu_is_old || return 0
+	if [ -e "$top/.venv/.kstall-no-qemu" ] && [ "${1:-}" != --packages ]; then
+		return 0
+	fi
+	command -v apt-get >/dev/null && qemu_is_old || return 0
 	if [ "$(id -u)" -ne 0 ]; then
 		echo "setup: with a QEMU before 8.1 guests run in one thread;" \
 			"to have a later one: sudo $top/scripts/setup.sh --packages" >&2
@@ -146,7 +148,7 @@ newer_qemu() {
 }
 
 if [ "${1:-}" = --packages ]; then
-	newer_qemu
+	newer_qemu --packages
 	[ -z "${KSTALL_ARCH:-}" ] || packages_of_arch "$KSTALL_ARCH"
 	exit 0
 fi

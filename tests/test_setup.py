@@ -90,15 +90,41 @@ def test_who_is_not_root_is_given_one_line(machine: Machine) -> None:
     ]
 
 
+OLD_QEMU = "#!/bin/sh\necho QEMU emulator version 7.2.17\n"
+
+
 def test_an_old_qemu_is_named_once_to_who_cannot_change_it(machine: Machine) -> None:
     (machine.top / ".venv/.kstall-no-qemu").unlink()
-    qemu = machine.top / "bin/qemu-system-x86_64"
-    qemu.write_text("#!/bin/sh\necho QEMU emulator version 7.2.17\n")
-    qemu.chmod(0o755)
+    (machine.top / "bin/qemu-system-x86_64").write_text(OLD_QEMU)
     status, output, _ = machine.setup(USER_ID="1000")
     assert status == 0
     assert f"sudo {machine.top}/scripts/setup.sh --packages" in output
     assert machine.setup(USER_ID="1000") == (0, "", [])
+
+
+def test_the_line_that_names_an_old_qemu_replaces_it(machine: Machine) -> None:
+    (machine.top / ".venv/.kstall-no-qemu").unlink()
+    qemu = machine.top / "bin/qemu-system-x86_64"
+    newer = qemu.read_text()
+    qemu.write_text(OLD_QEMU)
+    indextargets = "echo http://deb.example/debian\n"
+    install = f"cat >{qemu} <<'END'\n{newer}END\n"
+    (machine.top / "bin/apt-get").write_text(
+        f"#!/bin/sh\n{PROGRAMS['apt-get']}\n".replace(
+            'exit "',
+            f'case " $* " in\n*" indextargets "*) {indextargets};;\n'
+            f'*" install "*) {install};;\nesac\nexit "',
+        )
+    )
+    machine.setup(USER_ID="1000")
+    # By another user, after the one that could not.
+    status, output, wanted = machine.setup("--packages")
+    assert (status, wanted) == (0, ["qemu-system-x86"]), output
+    assert qemu.read_text() == newer
+    # Also where it had failed before, of which a set-up says nothing any more.
+    qemu.write_text(OLD_QEMU)
+    assert machine.setup() == (0, "", [])
+    assert machine.setup("--packages")[2] == ["qemu-system-x86"]
 
 
 def test_packages_are_installed_without_anything_else(machine: Machine) -> None:
