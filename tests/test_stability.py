@@ -595,7 +595,7 @@ def test_series_without_suites_measure_nothing(
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "kstall: nothing was measured: no patch of io_uring-sq, iommu-iotlb adds a "
-        "KUnit suite"
+        "KUnit suite, and no workload runs one"
     ]
     # One that has a suite is enough.
     bench.printed = _said(TOTAL)
@@ -645,6 +645,39 @@ def test_suites_that_patches_add(project_root: Path) -> None:
         for suite in names[series.name]:
             (load,) = suites.repeated(series, suite, 3).spec.workload
             assert load.modules
+
+
+def test_suites_of_which_patches_change_cases(project_root: Path) -> None:
+    """Only where they add none: others use suites of the tree to have events fire."""
+    all_series = Project(project_root).load()
+    changed = {
+        "drm-sched-chain": ("drm_sched_basic_tests",),
+        "drm-sched-tests": ("drm_sched_concurrent_tests",),
+    }
+    for series in all_series:
+        concerned = changed.get(series.name, suites.added(series))
+        assert suites.concerned(series) == concerned
+        for suite in concerned:
+            (load,) = suites.repeated(series, suite, 3).spec.workload
+            assert load.modules
+
+
+def test_of_several_names_of_a_suite_the_first_is_run(project_root: Path) -> None:
+    (series,) = Project(project_root).load(["drm-sched"])
+    assert suites.concerned(replace(series, patches=())) == (
+        "drm_sched_basic_credits_tests",
+        "drm_sched_trace_tests",
+        "drm_sched_trace_deep_tests",
+        "drm_sched_concurrent_tests",
+    )
+
+
+def test_a_suite_that_a_patch_changes_is_run(bench: Bench) -> None:
+    bench.printed = _said(TOTAL)
+    outcome = bench.measure(StabilityPlan(20, (4,), kunit=3), "drm-sched-chain")
+    assert bench.machines == [1, 4]
+    assert {repeated.suite for repeated in outcome.suites} == {"drm_sched_basic_tests"}
+    assert stability.exit_code(outcome) == 0
 
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:

@@ -630,8 +630,9 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=_positive,
         default=0,
         metavar="TIMES",
-        help="instead, run each KUnit suite that the patches add TIMES times, in a "
-        "guest with one processor and in one with four",
+        help="instead, run each KUnit suite that the patches add, or if they add none "
+        "the workloads run, TIMES times, in a guest with one processor and in one with "
+        "four",
     )
     steady.add_argument("--kernel", type=Path, help="as for validate")
     _add_out(steady, "for stability/")

@@ -56,8 +56,8 @@ class StabilityPlan:
     ``at_once`` says how many guests run at the same time, in turn: one, then two, then
     one.
 
-    With ``kunit`` instead each KUnit suite that a series adds, that often, in a guest
-    with one processor and in one with four.
+    With ``kunit`` instead each of a series' KUnit suites (`suites.concerned`), that
+    often, in a guest with one processor and in one with four.
     """
 
     runs: int
@@ -203,7 +203,10 @@ def unmeasured(outcome: StabilityOutcome, plan: StabilityPlan) -> str:
         return ""
     if plan.kunit and outcome.series:
         names = ", ".join(sorted(outcome.series))
-        return f"nothing was measured: no patch of {names} adds a KUnit suite"
+        return (
+            f"nothing was measured: no patch of {names} adds a KUnit suite, and no "
+            "workload runs one"
+        )
     return "nothing was measured: no guest was booted"
 
 
@@ -419,7 +422,7 @@ class _Bench:
                 or (repeated.count is not None and _runs(repeated.count) >= runs)
             )
         }
-        for suite in suites.added(self.series):
+        for suite in suites.concerned(self.series):
             for cpus in CPUS:
                 if (suite, cpus) not in enough:
                     yield suite, cpus

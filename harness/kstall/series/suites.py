@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""KUnit suites that a series adds, run many times in one guest.
+"""KUnit suites that a series adds or mends, run many times in one guest.
 
 A test that fails once in a hundred runs for want of time is a reason to reject the
 series that adds it, and does not show in a single run.
@@ -18,6 +18,8 @@ from ..base import KstallError
 from .series import Series, Workload
 
 PROGRAM = "workloads/kunit/repeat"
+# Its arguments are suites, of which it runs the first that the kernel has.
+_RUNNER = "workloads/drm-sched/kunit-suite"
 _WORKLOAD = "kunit"
 _SUITE = re.compile(
     r'^\+static struct kunit_suite \w+ = \{\n\+\t\.name = "(\w+)"', re.M
@@ -43,6 +45,19 @@ def added(series: Series) -> tuple[str, ...]:
     """The suites that the patches of ``series`` add."""
     texts = (patch.path.read_text(encoding="utf-8") for patch in series.patches)
     return tuple(suite for text in texts for suite in _SUITE.findall(text))
+
+
+def concerned(series: Series) -> tuple[str, ...]:
+    """The suites that ``series`` is responsible for.
+
+    Those that its patches add; if they add none, those that its workloads run, as the
+    patches may change cases of these.  If a workload names several, it is the first.
+    """
+    own = added(series)
+    if own:
+        return own
+    loads = [load for load in series.spec.workload if load.program == _RUNNER]
+    return tuple(dict.fromkeys(load.args[0] for load in loads if load.args))
 
 
 def repeated(series: Series, suite: str, runs: int) -> Series:
