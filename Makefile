@@ -15,6 +15,7 @@ WORKERS =
 # Where the report of a run is published.
 REPORT =
 KUNIT =
+RESUME =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
@@ -40,7 +41,7 @@ help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|repo#branch|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
 	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one,'
 	@echo '       or MATRIX=FILE, which names trees, architectures and levels; and WORKERS=2'
-	@echo '       setup and validate take ARCH=arm64, stability N=20 LOAD="2 4" or KUNIT=200'
+	@echo '       setup and validate take ARCH=arm64, stability N=20 LOAD="2 4", KUNIT=200 or RESUME=1'
 	@echo '       and series takes VERSION=2 and REPORT=URL, where its report is published'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
@@ -61,7 +62,7 @@ series: setup ## write proven series as mails, with VERSION=2 for a later versio
 stability: export KSTALL_BUSY = 1
 stability: setup ## boot N=20 guests of SERIES on a busy host, LOAD="2 4" times its processors
 	@$(kstall) stability --runs $(N) $(KUNIT:%=--kunit %) $(LOAD:%=--load %) \
-		$${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
+		$(if $(RESUME),--resume) $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
 test: ## lint, unit, faults, live (LEVEL=quick: no boot; deep: all), told apart
 	@$(MAKE) -s lint || { \

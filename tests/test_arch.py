@@ -51,7 +51,7 @@ def test_what_is_lacking_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
         "--arch arm64: no aarch64-linux-gnu-gcc, which compiles for it, "
         "qemu-system-aarch64, which emulates it"
     )
-    assert "apt-get install gcc-aarch64-linux-gnu" in str(caught.value.next)
+    assert "sudo apt-get install gcc-aarch64-linux-gnu" in str(caught.value.next)
 
 
 def test_a_run_stops_before_it_makes_a_root_for_it(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_none_is_none(fake: Fake) -> None:
 def test_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        pytest.raises(KstallError, match="apt-get install stress-ng"),
+        pytest.raises(KstallError, match="sudo apt-get install stress-ng"),
         hostload.put(2, print),
     ):
         pass

@@ -149,13 +149,14 @@ def test_without_shellcheck_lint_says_what_it_left_out(
         ((), "--runs 20 --load 2 --load 4 -- "),
         (("SERIES=a b", "N=5", "LOAD=0"), "--runs 5 --load 0 -- a b"),
         (("KUNIT=200", "LOAD=4"), "--runs 20 --kunit 200 --load 4 -- "),
+        (("RESUME=1", "LOAD=4"), "--runs 20 --load 4 --resume -- "),
     ],
 )
 def test_stability_is_asked_for_in_words(
     project_root: Path, tmp_path: Path, words: tuple[str, ...], asked: str
 ) -> None:
     # What others mean by such a name is not what is meant here.
-    output = _kstall(project_root, tmp_path, "stability", *words, KUNIT="1")
+    output = _kstall(project_root, tmp_path, "stability", *words, KUNIT="1", RESUME="1")
     assert output.split() == f"stability {asked}".split()
 
 

@@ -538,7 +538,7 @@ def test_an_architecture_that_lacks_a_program_stops_no_other(
     ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
     assert ran.exit_code == 2, ran.output
     what = f"--arch arm64: no {program}, {purpose}"
-    hint = f"  next: apt-get install {' '.join(arch.ARM64.packages)}, or as root: "
+    hint = f"  next: sudo apt-get install {' '.join(arch.ARM64.packages)}, or as root: "
     # Before anything is built, with what to install.
     early, _, rest = ran.output.partition("1 of 2: ")
     assert f"{what}\n{hint}" in early

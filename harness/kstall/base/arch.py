@@ -93,7 +93,7 @@ class Architecture:
             tools = ", ".join(f"{name}, which {programs[name]} it" for name in missing)
             raise KstallError(
                 f"--arch {self.name}: no {tools}",
-                next=f"apt-get install {' '.join(self.packages)}, or as root: "
+                next=f"sudo apt-get install {' '.join(self.packages)}, or as root: "
                 f"make setup ARCH={self.name}",
             )
 

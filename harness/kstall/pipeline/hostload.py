@@ -61,7 +61,7 @@ def put(
     if shutil.which(PROGRAM) is None:
         raise KstallError(
             f"{PROGRAM}: command not found, so the host cannot be kept busy",
-            next=f"install it (`apt-get install {PROGRAM}`), or ask for --load 0",
+            next=f"install it (`sudo apt-get install {PROGRAM}`), or ask for --load 0",
         )
     count = processors or len(os.sched_getaffinity(0))
     with temporary.directory("load") as scratch, contextlib.ExitStack() as stack:
