@@ -162,12 +162,37 @@ def test_a_command_is_run_several_times_until_it_fails(
     ]
 
 
+def test_a_command_that_passes_too_late_is_no_success(
+    project_root: Path, tmp_path: Path
+) -> None:
+    argv = ["--times", "2", "--within"]
+    outcome = run(project_root, tmp_path, [*argv, "5"], id="echo 1000", make="exit 0")
+    assert outcome[0] == 0 and "passed 2 times in a row" in outcome[2]
+    place = tmp_path / "other"
+    place.mkdir()
+    status, _, remarks = run(
+        project_root, place, [*argv, "0"], id="echo 1000", make="sleep 1.1"
+    )
+    assert status == 1
+    assert _anywhere(remarks).splitlines()[1:-1] == [
+        "ci: run 1 of 2: passed, but in N s: longer than 0 minutes"
+    ]
+    # What failed has failed, however long it took.
+    place = tmp_path / "third"
+    place.mkdir()
+    status, _, remarks = run(
+        project_root, place, [*argv, "0"], id="echo 1000", make="sleep 1.1; exit 7"
+    )
+    assert status == 7 and "longer than" not in remarks
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--load"], "--load: not a number: "),
         (["--load", "much"], "--load: not a number: much"),
         (["--times", "0"], "--times: at least 1"),
+        (["--within", "1.5"], "--within: not a number: 1.5"),
         (["--time", "3"], "no such option: --time"),
         (["make", "test"], "COMMAND is one word: quote it"),
     ],
