@@ -20,6 +20,11 @@ from kstall_guest import bpftrace
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
 WARNING = "[    9.000000] WARNING: mm/nap.c:3 at nap+0x1/0x2, CPU#0: doze/9\n"
+# What a guest prints that gets no time.
+LOCKUP = (
+    "[   30.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [nap:7]\n"
+    "[   30.000001] RIP: 0010:nap+0x1/0x2\n"
+)
 LEAK = (
     "unreferenced object 0xffff888004a1b2c0 (size 64):\n"
     "  backtrace (crc 0):\n    kmemleak_alloc+0x4b/0x80\n    lose+0x4/0x9 [m]\n"
@@ -206,7 +211,8 @@ def test_a_race_in_the_code_of_a_tracepoint_is_ours() -> None:
 @pytest.mark.parametrize(
     ("change", "detail", "status"),
     [
-        ({"status": "hang"}, "guest ended as: hang", "fail"),
+        ({"status": "hang"}, "guest ended as: hang", "error"),
+        ({"status": "hang", "text": WARNING}, "guest ended as: hang", "fail"),
         ({"status": "panic"}, "guest ended as: panic", "fail"),
         ({"agent": "running"}, "agent: running", "error"),
         ({"agent": "running", "text": WARNING}, "agent: running", "fail"),
@@ -487,6 +493,30 @@ def test_no_workload_meanwhile(step: str, check: str, fault: str, status: str) -
     assert statuses(checks) == {check: status}
     if status == "error":
         assert checks[check].detail == f"debug: workload {step}: no"
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "status"),
+    [
+        (LOCKUP, True, "error"),
+        (LOCKUP, False, "fail"),
+        # One report of its own is enough.
+        (LOCKUP + WARNING, True, "fail"),
+    ],
+)
+def test_a_guest_that_hangs_with_reports_of_the_base(
+    text: str, known: bool, status: str
+) -> None:
+    series = load("drm-sched")
+    base = watched(series, text=LOCKUP if known else "")
+    guest = watched(series, text=text, agent="running", status="hang", facts={})
+    checks = judged(series, guest, base)
+    assert statuses(checks)["no_new_splats"] == status
+    assert set(statuses(checks).values()) == {status}
+    if status == "error":
+        assert checks["no_new_splats"].detail == (
+            "debug: the guest ended as hang, its agent as running"
+        )
 
 
 def test_an_error_of_the_agent_beside_the_processors() -> None:

@@ -4,9 +4,9 @@
 Nothing is hidden: each report of either kernel is a line of a check.  A report counts
 against the series if its kernel prints it and the base, put through the same, does not.
 
-What the apparatus left undone gives no verdict: a deadline that expired, bpftrace that
-did not attach in time, an agent that gave up.  It counts if the kernel refused
-something, or once a report or a panic counts against the series.
+What the apparatus left undone gives no verdict: a deadline that expired, be it that of
+the guest, bpftrace that did not attach in time, an agent that gave up.  It counts if
+the kernel refused something, or once a report or a panic counts against the series.
 """
 
 from __future__ import annotations
@@ -223,11 +223,12 @@ def _excuse(saved: Saved, flavour: Flavour, because: str = "") -> str:
     """What the apparatus did, so that less was done to a kernel than it should be.
 
     That is how its guest ended, if it did not come to its end, or else ``because``.
-    Empty if the kernel may be the reason: it panicked, hung, or reported what counts
-    against the series, or the agent says so.
+    Empty if the kernel is the reason: it panicked, or reported what counts against the
+    series, or the agent says so.  That it hung says nothing without such a report: it
+    may have had too little time.
     """
     pair = saved.pairs[flavour]
-    if pair.patched.status in ("panic", "hang"):
+    if pair.patched.status == "panic":
         return ""
     reports = Verdict()
     _compare_reports(reports, saved, flavour, pair.patched.reports)
