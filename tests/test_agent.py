@@ -638,6 +638,32 @@ def test_whose_fault_each_kind_of_error_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("could not insert 'nap': Cannot allocate memory", "apparatus"),
+        ("could not insert 'nap': Input/output error", "apparatus"),
+        (
+            "could not insert 'nap': Cannot allocate memory\nno more",
+            "apparatus",
+        ),
+        ("exit status -9", "apparatus"),
+        ("exit status 1", "series"),
+        ("could not insert 'nap': Invalid argument", "series"),
+        (
+            "could not insert 'nap': Unknown symbol in module, or "
+            "unknown parameter (see dmesg)",
+            "series",
+        ),
+        ("modprobe: FATAL: Module nap not found in directory /lib/modules", "series"),
+    ],
+)
+def test_whose_fault_a_module_is_that_is_not_loaded(said: str, fault: str) -> None:
+    error = errors.NoModule(f"modprobe nap: {said}").as_json()
+    assert (error["kind"], error["fault"]) == ("no-module", fault)
+    assert errors.fault_of(error) == fault
+
+
+@pytest.mark.parametrize(
     ("number", "kind"), [(errno.EINVAL, "event-refused"), (errno.ENOMEM, "tracefs")]
 )
 def test_an_event_that_cannot_be_switched_on(

@@ -9,6 +9,8 @@ of the series, neither good nor bad.
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -61,10 +63,20 @@ class WrongKernel(GuestError):
 
 
 class NoModule(GuestError):
-    """modprobe failed."""
+    """modprobe failed; ``message`` ends with what it said, or with its exit status.
+
+    If the machine had not enough of something, or it was killed, nobody is to blame.
+    """
 
     kind = "no-module"
     fault: Fault = "series"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        words = "|".join(re.escape(os.strerror(number)) for number in _SHORT_OF)
+        # As subprocess has it, of a signal.
+        if re.search(rf": (?:{words}|exit status -\d+)$", message, re.MULTILINE):
+            self.fault = "apparatus"
 
 
 class MissingEvent(GuestError):
