@@ -16,6 +16,7 @@ WORKERS =
 REPORT =
 KUNIT =
 RESUME =
+AGAIN =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
@@ -40,7 +41,7 @@ kstall = .venv/bin/kstall
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|repo#branch|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
 	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one,'
-	@echo '       or MATRIX=FILE, which names trees, architectures and levels; and WORKERS=2'
+	@echo '       or MATRIX=FILE, which names trees, architectures and levels; WORKERS=2, AGAIN=1'
 	@echo '       setup and validate take ARCH=arm64, stability N=20 LOAD="2 4", KUNIT=200 or RESUME=1'
 	@echo '       and series takes VERSION=2 and REPORT=URL, where its report is published'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
@@ -53,7 +54,8 @@ validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for cos
 	for kernel in $$KERNELS; do set -- "$$@" --kernel "$$kernel"; done; \
 	set -- "$$@" $${MATRIX:+--matrix "$$MATRIX"} $${WORKERS:+--workers "$$WORKERS"}; \
 	set -- "$$@" $${KSTALL_ARCH:+--arch "$$KSTALL_ARCH"}; \
-	$(kstall) validate $(if $(own_level),,--level $(LEVEL)) "$$@" -- $$SERIES
+	$(kstall) validate $(if $(own_level),,--level $(LEVEL)) $(if $(AGAIN),--again) \
+		"$$@" -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" \

@@ -587,7 +587,10 @@ _FOREIGN = next(name for name in arch.NAMES if name != arch.host().name)
         (
             "--level quick -- drm-sched iommu-fq",
             "positive",
-            ["kstall validate --again --level quick demo"],
+            [
+                "kstall validate --again --level quick demo",
+                "make validate SERIES=demo LEVEL=quick AGAIN=1",
+            ],
         ),
         (
             "--kernel=/a --repeat 5 drm-sched --again --out x",
@@ -704,6 +707,18 @@ def test_without_options_the_whole_command_tries_again(tmp_path: Path) -> None:
         explanation = run_report.series[0].checks[0].explanation
         assert explanation is not None
         assert explanation.again == [command]
+
+
+def test_kstall_tries_again_as_it_was_called(tmp_path: Path) -> None:
+    run_report = _report(_check(), command=".venv/bin/kstall validate demo")
+    run_report.options = {}
+    explain.fill(run_report, tmp_path)
+    explanation = run_report.series[0].checks[0].explanation
+    assert explanation is not None
+    assert explanation.again == [
+        ".venv/bin/kstall validate --again demo",
+        "make validate SERIES=demo AGAIN=1",
+    ]
 
 
 def test_what_passes_is_not_explained(tmp_path: Path) -> None:

@@ -178,6 +178,20 @@ def test_mails_name_the_report_that_is_asked_for(
     assert output.split() == f"series {asked}".split()
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("SERIES=a b",), "--level full -- a b"),
+        (("SERIES=a", "LEVEL=quick", "AGAIN=1"), "--level quick --again -- a"),
+    ],
+)
+def test_guests_are_booted_again_if_that_is_asked_for(
+    project_root: Path, tmp_path: Path, words: tuple[str, ...], asked: str
+) -> None:
+    output = _kstall(project_root, tmp_path, "validate", *words, AGAIN="1")
+    assert output.split() == f"validate {asked}".split()
+
+
 def _kstall(project_root: Path, place: Path, *words: str, **environment: str) -> str:
     """The words that `make` with ``words`` hands to kstall."""
     shutil.copy(project_root / "Makefile", place)

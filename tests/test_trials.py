@@ -242,7 +242,7 @@ def test_a_failure_of_an_earlier_guest_says_so(world: World) -> None:
     world.guest(None)
     ran = world.validate()
     assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
-    assert "this guest ran earlier, `kstall validate --again demo`" in ran.output
+    assert "this guest ran earlier, the same command with `--again`" in ran.output
     require_proven(world.validate("--again"))
     ran = world.validate()
     require_proven(ran)

@@ -39,6 +39,7 @@ from .base import (
     arch,
     cache,
     explain,
+    program,
     temporary,
 )
 from .evidence import traceabi
@@ -1101,7 +1102,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
             cache=_cache(),
             out=arguments.out.absolute(),
         )
-        again = ["kstall", "rebase", str(arguments.kernel), series.name]
+        again = [program(), "rebase", str(arguments.kernel), series.name]
         if arguments.origin is not None:
             again.append(f"--from={arguments.origin}")
         if arguments.out != _OUT:

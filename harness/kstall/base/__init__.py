@@ -19,6 +19,7 @@ from . import (
     temporary,
 )
 from .arch import Architecture
+from .called import program
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
 from .once import once
 from .stage import Sink, StageFigure, Status, figure, figures
@@ -42,6 +43,7 @@ __all__ = [
     "parallel",
     "places",
     "process",
+    "program",
     "scope",
     "sources",
     "space",

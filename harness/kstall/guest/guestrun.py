@@ -758,7 +758,7 @@ def _refuse_kept(vm: Guest, results: Path, expected: tuple[str, ...]) -> None:
 
 _QUIETER = (
     "host.json beside the console shows how busy the host was; on a quiet one, "
-    "`kstall validate --again` boots the guest again"
+    "the same command with `--again` boots the guest again"
 )
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from ..base import KstallError, cache, temporary
+from ..base import KstallError, cache, program, temporary
 from ..lint import checkpatch, patchcheck
 from ..series import PatchExemption, Project, Series, patchfile
 from ..tree import commits, source, tree
@@ -207,7 +207,7 @@ def _author(
         return None
     person = contributor.identity()
     statement = contributor.statement(series, plan, person, doubts)
-    again = ["kstall", "series", series.name]
+    again = [program(), "series", series.name]
     if request.report_url is not None:
         again.append(f"--report-url={request.report_url}")
     if request.version > 1:

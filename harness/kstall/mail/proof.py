@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import KstallError, arch
+from ..base import KstallError, arch, program
 from ..evidence import evidence
 from ..report import Report, SeriesReport, report
 from ..series import Series
@@ -79,7 +79,7 @@ def find(
                 break
             continue
         return Proof(directory, run_report, entry)
-    words = ["kstall", "validate", "--level", "full"]
+    words = [program(), "validate", "--level", "full"]
     if kernel is not None:
         words += ["--kernel", str(kernel)]
     words.append(series.name)

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import platform
+import shlex
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from ..base import (
     elsewhere,
     figures,
     process,
+    program,
 )
 from ..base import explain as explain_error
 from ..report import Report, SeriesReport, explain, html, junit, kcidb, ktap, report
@@ -92,7 +94,7 @@ class Run:
             junit.write(printed, self.dir / "junit.xml")
             ktap.write(printed, self.dir / "results.ktap")
         if over:
-            again = f"; `kstall html {self.dir}` tries again"
+            again = f"; `{shlex.join([program(), 'html', str(self.dir)])}` tries again"
             self._draw(html.write, printed, "report.html", again)
             # An unfinished run is not to be submitted.
             self._draw(kcidb.write, printed, "kcidb.json")
@@ -277,4 +279,4 @@ def _unusable(out: Path, error: OSError) -> KstallError:
 
 def command_line() -> list[str]:
     """How this process was called, to put into the report."""
-    return ["kstall", *sys.argv[1:]]
+    return [program(), *sys.argv[1:]]

@@ -226,8 +226,7 @@ def _summary(bench: Bench, checks: Sequence[Check]) -> str:
     guest = bench.entry.stage("guest")
     if guest.reused and any(check.status in ("fail", "error") for check in checks):
         text += (
-            "; this guest ran earlier, `kstall validate --again "
-            f"{bench.series.name}` boots it afresh"
+            "; this guest ran earlier, the same command with `--again` boots it afresh"
         )
     return text
 

@@ -401,12 +401,14 @@ def _again(report: Report, series: SeriesReport | None, *, fresh: bool) -> list[
     options = dict(report.options)
     project = {_PROJECT: options.pop(_PROJECT)} if _PROJECT in options else {}
     names = [series.name] if series else [entry.name for entry in report.series]
-    words = ["kstall", *_words(project), "validate", *(["--again"] if fresh else [])]
+    program = report.command[0]
+    words = [program, *_words(project), "validate", *(["--again"] if fresh else [])]
     commands = [shlex.join([*words, *_words(options), *names])]
-    if not fresh and not project and options.keys() <= _OF_MAKE.keys():
+    if not project and options.keys() <= _OF_MAKE.keys():
         make = ["make", "validate", f"SERIES={' '.join(names)}"]
         for option, variable in _OF_MAKE.items():
             make += [f"{variable}={value}" for value in options.get(option, ())]
+        make += ["AGAIN=1"] if fresh else []
         commands.append(shlex.join(make))
     return commands
 

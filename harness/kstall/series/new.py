@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jinja2
 
-from ..base import KstallError
+from ..base import KstallError, program
 from .series import Project
 
 _TEMPLATES = Path(__file__).parent / "templates/new"
@@ -88,7 +88,7 @@ def advice(project: Project, name: str, written: tuple[Path, ...]) -> str:
     """Where everything is, and what to do next."""
     lines = [f"wrote     {path.relative_to(project.root)}" for path in written]
     lines += [
-        f"next      kstall validate --level quick {name}",
+        f"next      {program()} validate --level quick {name}",
         "          It is proven as it stands.  Then replace it piece by piece: the",
         "          patch, what series.toml declares of it, the workload, the checks.",
         "          CONTRIBUTING.md goes through it, from here to the mails.",
