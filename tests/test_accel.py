@@ -106,7 +106,8 @@ def test_environment_overrides(tmp_path: Path, kind: str) -> None:
 
 
 def test_nonsense_in_the_environment_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KstallError, match="KSTALL_ACCEL=hvf: neither kvm nor tcg"):
+    wrong = "KSTALL_ACCEL=hvf: neither kvm nor tcg\n  next: set it to one of these"
+    with pytest.raises(KstallError, match=wrong):
         probe(tmp_path, KSTALL_ACCEL="hvf")
 
 

@@ -783,12 +783,17 @@ def test_members_of_records(tmp_path: Path) -> None:
 
 
 def test_results_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(evidence.EvidenceError, match=r"agent\.json"):
+    afresh = "  next: have the guest booted afresh"
+    with pytest.raises(evidence.EvidenceError, match=rf"agent\.json.*\n{afresh}"):
         evidence.load(tmp_path)
     _write_results(tmp_path)
     (tmp_path / "doze/stdout").unlink()
     saved = evidence.load(tmp_path)
-    with pytest.raises(evidence.EvidenceError, match="no results of workload walk"):
+    gone = f"no results of workload walk\n{afresh}"
+    with pytest.raises(evidence.EvidenceError, match=gone):
         saved.workload("walk")
+    nothing = "no event demo:gone\n  next: see whether a patch adds it"
+    with pytest.raises(evidence.EvidenceError, match=nothing):
+        saved.layout("demo:gone")
     with pytest.raises(evidence.EvidenceError, match="left no doze/stdout"):
         _ = saved.workload("doze").stdout

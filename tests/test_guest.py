@@ -170,3 +170,19 @@ def test_a_machine_under_kvm_has_pcie_too(desk: guest._Desk) -> None:
 def test_command_that_cannot_fit_is_refused(desk: guest._Desk) -> None:
     with pytest.raises(GuestError, match="do not fit onto the kernel's command line"):
         argv(desk, command=("echo", "x" * 800))
+
+
+def test_a_qemu_that_does_not_start_is_reported_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sh", "-c", "echo cannot allocate memory >&2; exit 1"]
+    monkeypatch.setattr(guest, "vng_argv", lambda *_, **__: words)
+    with pytest.raises(GuestError, match="QEMU did not start") as caught:
+        guest.boot(
+            *(tmp_path / "bzImage", ROOT, TCG, Machine(memory="3G"), (), ("true",)),
+            out=tmp_path / "out",
+            deadline=60,
+            say=print,
+        )
+    assert "cannot allocate memory" in caught.value.what
+    assert "host has 3G of memory to spare" in str(caught.value.next)

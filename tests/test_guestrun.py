@@ -489,6 +489,7 @@ def test_a_job_that_is_wrong_is_so_in_another_guest_too(
     with pytest.raises(KstallError, match="no such job") as caught:
         bench.run({"agent": agent, "exit_status": 1}, monkeypatch)
     assert type(caught.value) is KstallError
+    assert "job.log" in str(caught.value.next)
 
 
 def test_what_is_not_to_be_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,19 @@ def test_load_that_went_away_is_no_load(fake: Fake) -> None:
     assert fake.gone()
 
 
+def test_load_that_does_not_begin_is_no_load(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostload, "_STARTED", b"never said")
+    monkeypatch.setattr(hostload, "_STARTED_S", 0.1)
+    late = r"did not begin in 0\.1 s\n  next: see whether"
+    with (
+        pytest.raises(KstallError, match=late),
+        hostload.put(2, print, processors=2),
+    ):
+        pass
+
+
 def test_none_is_none(fake: Fake) -> None:
     with hostload.put(0, print) as required:
         required()

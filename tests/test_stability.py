@@ -722,6 +722,8 @@ def test_a_suite_without_an_answer(bench: Bench, printed: str) -> None:
     bench.printed = printed
     outcome = bench.measure(StabilityPlan(20, (0,), kunit=3), "drm-sched")
     assert stability.exit_code(outcome) == 2
+    causes = [str(repeated.cause) for repeated in outcome.suites]
+    assert all("next: read that;" in cause for cause in causes) == (not printed)
 
 
 def test_a_suite_whose_module_is_not_known(project_copy: Project) -> None:

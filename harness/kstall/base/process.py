@@ -345,7 +345,12 @@ def run(
         returncode = child.wait()
     output = "".join(lines)
     if expired.is_set():
-        raise Deadline(f"`{shlex.join(words)}` ran longer than {timeout:g} s", log=log)
+        raise Deadline(
+            f"`{shlex.join(words)}` ran longer than {timeout:g} s",
+            log=log,
+            next="run it by itself, to see what it waits for; on a busy machine, try "
+            "again later",
+        )
     if check and returncode != 0:
         raise CommandError(words, returncode, output, log=log)
     return Completed(words, returncode, output, time.monotonic() - began)

@@ -30,13 +30,23 @@ from ..series import Series
 from ..verdict import Check, Comparison, Kind, Tainted, Verdict, run_check
 from . import records
 
+# What to do next without results.
+_AFRESH = "have the guest booted afresh: `--again` of `kstall validate`"
+
 
 class EvidenceError(KstallError):
     """Results that are missing or cannot be read."""
 
+    def __init__(self, what: str, *, next: str | None = _AFRESH) -> None:
+        super().__init__(what, next=next)
+
 
 class Incomplete(EvidenceError, Tainted):
     """Records of a reader that is known to have missed some."""
+
+    def __init__(self, what: str) -> None:
+        # The guest is booted once more anyway.
+        super().__init__(what, next=None)
 
 
 @dataclass(frozen=True)
@@ -433,9 +443,15 @@ class Evidence:
         Raises `EvidenceError` if it did not, or if its format cannot be read.
         """
         if event in self.unreadable:
-            raise EvidenceError(self.unreadable[event])
+            raise EvidenceError(
+                self.unreadable[event],
+                next="read that file, which the guest's kernel printed",
+            )
         if event not in self.layouts:
-            raise EvidenceError(f"the guest's kernel has no event {event}")
+            raise EvidenceError(
+                f"the guest's kernel has no event {event}",
+                next="see whether a patch adds it, and the series' kconfig enables it",
+            )
         return self.layouts[event]
 
 

@@ -896,13 +896,17 @@ class _Result(WorkloadResult):
     def decoded(self, file: str) -> str:
         """Refused: it was printed from genuine records."""
         self.refused.append(file)
-        raise Withheld(f"{file} was printed from the records, so it cannot prove them")
+        raise Withheld(
+            f"{file} was printed from the records, so it cannot prove them", next=None
+        )
 
     def bpftrace(self, script: str) -> records.Output:
         """Only the recorder's own output: scripts read the events."""
         if script != "record":
             self.refused.append(script)
-            raise Withheld(f"{script} reads the events, so it cannot prove them")
+            raise Withheld(
+                f"{script} reads the events, so it cannot prove them", next=None
+            )
         return super().bpftrace(script)
 
     def _text(self, name: str) -> str:

@@ -54,7 +54,10 @@ def probe(
             return Accel("kvm", "KSTALL_ACCEL is set")
         if chosen == "tcg":
             return _tcg("KSTALL_ACCEL is set", architecture)
-        raise KstallError(f"KSTALL_ACCEL={chosen}: neither kvm nor tcg")
+        raise KstallError(
+            f"KSTALL_ACCEL={chosen}: neither kvm nor tcg",
+            next="set it to one of these, or unset it to have a guest tried under KVM",
+        )
     # Not cached: checking is free, and permissions change.
     if not device.exists():
         return _tcg(f"there is no {device}", architecture)

@@ -287,6 +287,8 @@ def boot(  # noqa: PLR0913 - all parts of a guest, each by its name
             raise GuestError(
                 "QEMU did not start:\n" + _tail(out / "guest.log"),
                 log=out / "guest.log",
+                next="mend what the log names; if it names nothing, see whether the "
+                f"host has {machine.memory} of memory to spare",
             )
         if (printed := desk.control / "output").exists():
             shutil.copyfile(printed, out / "job.log")

@@ -723,6 +723,7 @@ def _refuse(
         raise (NotJudged if again else KstallError)(
             f"the job in the guest exited {run.exit_status}{_agent_error(results)}",
             log=run.console,
+            next="read what it printed, in job.log beside the console",
         )
 
 

@@ -63,6 +63,7 @@ def put(
             f"{PROGRAM}: command not found, so the host cannot be kept busy",
             next=f"install it (`sudo apt-get install {PROGRAM}`), or ask for --load 0",
         )
+    trial = f"see whether `{PROGRAM} --cpu 1 --timeout 1` runs"
     count = processors or len(os.sched_getaffinity(0))
     with temporary.directory("load") as scratch, contextlib.ExitStack() as stack:
         children = []
@@ -82,14 +83,16 @@ def put(
                     raise KstallError(
                         f"the load on the host ended by itself, exit status {status}"
                         f"{_tail(log)}",
-                        next=f"see whether `{PROGRAM} --cpu 1 --timeout 1` runs",
+                        next=trial,
                     )
 
         limit = time.monotonic() + _STARTED_S
         while not all(_STARTED in log.read_bytes() for _, log in children):
             required()
             if time.monotonic() > limit:
-                raise KstallError(f"{PROGRAM} did not begin in {_STARTED_S:g} s")
+                raise KstallError(
+                    f"{PROGRAM} did not begin in {_STARTED_S:g} s", next=trial
+                )
             time.sleep(0.05)
         say(f"the host is busy: {len(children)} workers on {count} processors")
         yield required

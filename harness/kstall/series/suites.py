@@ -95,6 +95,7 @@ def read(results: Path) -> Count:
         raise KstallError(
             "the KUnit suite was not run as often as it should have been",
             log=folder / "stderr",
+            next="read that; if it is empty, time was up: ask for fewer runs",
         )
     complaints = tuple(
         f"run {line['number']}: {line['what']}: {'; '.join(line['lines'])}"
