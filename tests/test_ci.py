@@ -331,6 +331,101 @@ def test_each_of_several_runs_has_a_new_root(
     assert not list(tmp_path.glob("kstall-ci-*"))
 
 
+#: It is set up once the package is there, which only root can install.
+USER_MAKE = """
+case $1 in
+setup)
+    echo "set up as $(id -u), lint: $KSTALL_LINT" >&2
+    test -e /installed && exit
+    echo "setup: missing bison; install: sudo apt-get install bison flex" >&2
+    exit 2 ;;
+test)
+    echo "$(id -u) $(id -G) $PWD $HOME $KSTALL_CACHE"
+    touch mine "$KSTALL_CACHE/mine" && echo written
+    test -w /installed || echo not root ;;
+esac
+"""
+USER_PROGRAMS = {
+    "useradd": "echo kstall:x:1000:1000::$4: >/etc/passwd",
+    # It asks before it installs.
+    "apt-get": "case $1 in install) read -r answer && test $answer = y"
+    ' && echo "$*" >>/installed ;; esac',
+}
+
+
+def _user_root(project_root: Path, place: Path, **others: str) -> dict[str, str]:
+    """As `_clean_root`, with what --user needs in the root."""
+    programs = _clean_root(project_root, place, USER_MAKE)
+    tools = "setpriv sed tee yes id touch"
+    text = programs["mmdebstrap"].replace("pivot_root rm", f"pivot_root rm {tools}")
+    assert text != programs["mmdebstrap"]
+    for name, program in {**USER_PROGRAMS, **others}.items():
+        text += f"cat >$root/usr/bin/{name} <<'END'\n#!/bin/sh\n{program}\nEND\n"
+        text += f"chmod 755 $root/usr/bin/{name}\n"
+    text += "mkdir -p $root/etc $root/tmp $root/home\n"
+    return programs | {"mmdebstrap": text}
+
+
+def test_an_ordinary_user_runs_it_and_root_what_setup_prints(
+    project_root: Path, tmp_path: Path
+) -> None:
+    programs = _user_root(project_root, tmp_path)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    argv, environment = prepare(project_root, tmp_path, programs)
+    environment["KSTALL_CACHE"] = str(cache)
+
+    def asked() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*argv, "--user"], env=environment, capture_output=True, text=True
+        )
+
+    done = asked()
+    home = "/home/kstall"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"1000 1000 {home}/kstall {home} {home}/.cache/kstall",
+        "written",
+        "not root",
+    ]
+    assert (cache / "mine").stat().st_uid == 1000
+    lines = done.stderr.splitlines()
+    assert lines.count("set up as 1000, lint: 1") == 2
+    assert lines.count("ci: as root: apt-get install bison flex") == 1
+    # What it may not write is refused at once, not in the middle of a test.
+    os.chown(cache, 0, 0)
+    done = asked()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"ci: {cache} is not that of user 1000: set KSTALL_CACHE" in done.stderr
+
+
+def test_a_line_for_root_that_does_nothing_is_no_success(
+    project_root: Path, tmp_path: Path
+) -> None:
+    programs = _user_root(project_root, tmp_path, **{"apt-get": "exit 0"})
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    argv, environment = prepare(project_root, tmp_path, programs)
+    done = subprocess.run(
+        [*argv, "--user"],
+        env={**environment, "KSTALL_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "what make setup shows to be run as root does not help" in done.stderr
+
+
+def test_without_a_clean_root_nobody_is_an_ordinary_user(
+    project_root: Path, tmp_path: Path
+) -> None:
+    status, stdout, remarks = run(
+        project_root, tmp_path, ["--user"], id="echo 1000", make="echo 5 passed"
+    )
+    assert (status, stdout) == (2, "")
+    assert "nothing was run" in remarks
+
+
 @pytest.mark.fault("killed", "the script that runs all tests, and its clean root")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "as it is"])
