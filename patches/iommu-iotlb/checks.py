@@ -284,7 +284,7 @@ def _account(phase: Phase) -> Account:
                 wrong["full"] += not freed <= count - 1 <= freed + missed
                 continue
             began = event.ts_ns - event.number("flush_ns") - event.number("free_ns")
-            before = sum(ts < began - CUT_NS for ts in at)
+            before = bisect.bisect_left(at, began - CUT_NS)
             if before < count or cpus - {event.cpu}:
                 missed = max(count - freed, 0)
             # One entry can be unmapped and not in the queue yet.
@@ -836,18 +836,19 @@ def _waits_in(waits: Iterable[Wait], phase: Phase) -> list[Wait]:
 
 
 def _phases(load: WorkloadResult, names: Sequence[str]) -> list[Phase]:
-    phases = {phase.name: phase for phase in _all_phases(load)}
-    return [phases[name] for name in names]
+    by_name = {facts["name"]: facts for facts in _facts(load, "phase")}
+    return [_phase(load, by_name[name]) for name in names]
 
 
 def _all_phases(load: WorkloadResult) -> list[Phase]:
-    phases = []
-    for facts in _facts(load, "phase"):
-        # Events are cut to microseconds, so cut the beginning as well.
-        begin = facts["begin_ns"] // CUT_NS * CUT_NS
-        events = tuple(e for e in load.events() if begin <= e.ts_ns <= facts["end_ns"])
-        phases.append(Phase(facts["name"], facts, events))
-    return phases
+    return [_phase(load, facts) for facts in _facts(load, "phase")]
+
+
+def _phase(load: WorkloadResult, facts: Mapping[str, Any]) -> Phase:
+    # Events are cut to microseconds, so cut the beginning as well.
+    begin = facts["begin_ns"] // CUT_NS * CUT_NS
+    events = tuple(e for e in load.events() if begin <= e.ts_ns <= facts["end_ns"])
+    return Phase(facts["name"], facts, events)
 
 
 def _facts(load: WorkloadResult, kind: str) -> list[dict[str, Any]]:

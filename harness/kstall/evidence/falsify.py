@@ -25,7 +25,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..base import KstallError
 from ..series import Series, Tracepoint
@@ -273,27 +273,30 @@ def _changed(
     field, operator = mutant.field, mutant.operator
     column = [row[field] for row in rows]
     action, _, source = operator.rpartition(" ")
+    if action == "swapped with":
+        return [
+            {field: row[source], source: value} if value != row[source] else {}
+            for row, value in zip(rows, column, strict=True)
+        ]
+    false: list[Member]
     if action == "from":
-        changes = [{field: row[source]} for row in rows]
-    elif action == "swapped with":
-        changes = [{field: row[source], source: row[field]} for row in rows]
+        false = [row[source] for row in rows]
     elif operator == "stale":
-        changes = [{field: value} for value in _stale(column)]
+        false = _stale(column)
     elif operator == "fixed":
-        value = _fixed(column, kind)
-        changes = [{field: value} for _ in rows]
+        false = [_fixed(column, kind)] * len(rows)
     elif kind.kind == "text":
         change = _TEXT_OPERATORS[operator]
-        changes = [{field: change(str(value))} for value in column]
+        false = [change(str(value)) for value in column]
     else:
         alter = _NUMBER_OPERATORS[operator]
-        changes = [
-            {field: kind.cut(alter(value, kind)) if isinstance(value, int) else value}
+        false = [
+            kind.cut(alter(value, kind)) if isinstance(value, int) else value
             for value in column
         ]
     return [
-        {name: value for name, value in change.items() if row[name] != value}
-        for row, change in zip(rows, changes, strict=True)
+        {field: value} if value != before else {}
+        for value, before in zip(false, column, strict=True)
     ]
 
 
@@ -355,6 +358,15 @@ def _nearest(
     return None
 
 
+def _copy(event: Event, **changes: Any) -> Event:
+    """``event`` with ``changes``.
+
+    Each of hundreds of mutants copies thousands of records: `dataclasses.replace`
+    would take most of the time.
+    """
+    return Event(**(vars(event) | changes))
+
+
 def _moved(offset_ns: int) -> Callable[[list[_Record]], list[_Record]]:
     def move(firings: list[_Record]) -> list[_Record]:
         return [
@@ -362,7 +374,7 @@ def _moved(offset_ns: int) -> Callable[[list[_Record]], list[_Record]]:
                 record,
                 at=record.at + offset_ns,
                 readings={
-                    name: replace(event, ts_ns=event.ts_ns + offset_ns)
+                    name: _copy(event, ts_ns=event.ts_ns + offset_ns)
                     for name, event in record.readings.items()
                 },
             )
@@ -419,7 +431,7 @@ def _thread(record: _Record) -> int:
 def _with_values_of(record: _Record, other: _Record) -> _Record:
     """``record``'s place and time with the values of ``other``."""
     readings = {
-        name: replace(
+        name: _copy(
             event, fields=other.readings[name].fields, text=other.readings[name].text
         )
         for name, event in record.readings.items()
@@ -526,7 +538,7 @@ class Genuine:
                 return readings
             return load.falsified(event, after)
         kind = self._types[event][mutant.field]
-        rows = [record.values for record in before]
+        rows = load.rows(event)
         changes = _changed(mutant, rows, kind)
         changes = _follow_pointers(mutant, self._reads[event], rows, changes)
         if not any(changes):
@@ -622,6 +634,7 @@ class _Load:
         }
         self.genuine = _Readings(lambda reading: ways[reading]())
         self._records: dict[str, list[_Record]] = {}
+        self._rows: dict[str, list[Mapping[str, Member]]] = {}
         self._names: dict[str, _Names] = {}
 
     def _has(self, reading: Reading) -> bool:
@@ -633,6 +646,12 @@ class _Load:
         if event not in self._records:
             self._records[event] = self._joined(event)
         return self._records[event]
+
+    def rows(self, event: str) -> list[Mapping[str, Member]]:
+        """The values of `records`."""
+        if event not in self._rows:
+            self._rows[event] = [record.values for record in self.records(event)]
+        return self._rows[event]
 
     def _joined(self, event: str) -> list[_Record]:
         system, _, name = event.partition(":")
@@ -704,7 +723,7 @@ class _Load:
         event = record.readings[reading]
         if reading == "text" and names.printed is not None:
             return names.reprinted(record, change)
-        return replace(event, fields={**event.fields, **change})
+        return _copy(event, fields={**event.fields, **change})
 
     def falsified(self, event: str, after: Sequence[_Record]) -> _Readings:
         """The readings with ``after`` in the place of the event's records."""
@@ -784,6 +803,8 @@ class _Names:
 
     def __init__(self, firings: Sequence[_Record], layout: Layout | None) -> None:
         self.printed = compile_fmt(layout.print_fmt) if layout is not None else None
+        self._spans_in: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._printing: dict[tuple[str, ...], list[tuple[int, PrintedValue]]] = {}
         # Only the text has the names of functions.
         self._functions: dict[Member, str] = {}
         functions = [
@@ -803,23 +824,33 @@ class _Names:
 
     def _spans(self, text: str) -> tuple[tuple[int, int], ...]:
         assert self.printed is not None
-        spans = self.printed.spans(text)
-        if spans is None:
-            raise Unmatched(f"not what its print fmt prints: {text!r}")
-        return spans
+        if text not in self._spans_in:
+            spans = self.printed.spans(text)
+            if spans is None:
+                raise Unmatched(f"not what its print fmt prints: {text!r}")
+            self._spans_in[text] = spans
+        return self._spans_in[text]
+
+    def _that_print(self, members: tuple[str, ...]) -> list[tuple[int, PrintedValue]]:
+        """What is printed of ``members``, each with its place, the last first."""
+        assert self.printed is not None
+        if members not in self._printing:
+            self._printing[members] = [
+                (place, value)
+                for place, value in reversed([*enumerate(self.printed.values)])
+                if not value.members.isdisjoint(members)
+            ]
+        return self._printing[members]
 
     def reprinted(self, record: _Record, change: Values) -> Event:
         """The text of ``record`` as the kernel would print it with ``change``."""
-        assert self.printed is not None
         event = record.readings["text"]
         before = record.values
         after = {**before, **change}
         fields, body = dict(event.fields), event.text
         spans = self._spans(body)
         # From the end on, as a replacement may have another length.
-        for place, value in reversed([*enumerate(self.printed.values)]):
-            if value.members.isdisjoint(change):
-                continue
+        for place, value in self._that_print(tuple(change)):
             try:
                 new_value = value.of(after)
                 if new_value == value.of(before):
@@ -831,7 +862,7 @@ class _Names:
             body = body[:begin] + text + body[end:]
             if value.name is not None:
                 fields[value.name] = value.parse(text)
-        return replace(event, fields=fields, text=body)
+        return _copy(event, fields=fields, text=body)
 
     def _text(
         self,

@@ -28,6 +28,7 @@ _HELPER = re.compile(
     r"__(?:get_(?:str|rel_str|sockaddr|bitmask|cpumask|rel_\w+)|print_\w+)"
     r"\(\s*(?:REC->)?(\w+)"
 )
+_MEMBER_ALONE = re.compile(r"REC->(\w+)")
 _STRING = re.compile(r"__get_(?:rel_)?str\(\s*(\w+)\s*\)")
 _SYMBOLIC = re.compile(r"__print_symbolic(?:_u64)?\((.*)\)", re.S)
 _FLAGS = re.compile(r"__print_flags(?:_u64)?\((.*)\)", re.S)
@@ -79,6 +80,11 @@ class PrintedValue:
 
         Raises `cexpr.Unknown` where only the kernel could compute it.
         """
+        # Most are, and records are many.
+        if self._number is not None:
+            number = members.get(self._number)
+            if isinstance(number, int):
+                return number & ((1 << self.bits) - 1)
         if match := _STRING.fullmatch(self.argument):
             value = members.get(match[1])
             if isinstance(value, str):
@@ -96,6 +102,13 @@ class PrintedValue:
         return computed & ((1 << self.bits) - 1)
 
     @functools.cached_property
+    def _number(self) -> str | None:
+        """The member that is printed as a number, as it is; None if it is not so."""
+        match = _MEMBER_ALONE.fullmatch(self.argument)
+        is_text = self.base in (_TEXT, _PADDED) and not self.function
+        return match[1] if match and not is_text else None
+
+    @functools.cached_property
     def members(self) -> frozenset[str]:
         """The record's members that it is computed from."""
         return frozenset(_named(self.argument))
@@ -108,9 +121,7 @@ class PrintedValue:
     def symbols(self) -> tuple[int, ...]:
         """The numbers for which a `__print_symbolic` has names; else none."""
         match = _SYMBOLIC.fullmatch(self.argument)
-        entries = _split(match[1])[1:] if match else ()
-        keys = (entry.strip("{} ").partition(",")[0] for entry in entries)
-        return tuple(int(cexpr.evaluate(key, {})) for key in keys)
+        return tuple(_symbols(match[1])[1]) if match else ()
 
 
 @dataclass(frozen=True)
@@ -219,15 +230,23 @@ def _bits(spec: re.Match[str]) -> int:
 
 def _symbol(arguments: str, members: Mapping[str, Member]) -> str:
     """What ``__print_symbolic(arguments)`` prints.  Raises `cexpr.Unknown`."""
-    value, *table = (part.strip() for part in _split(arguments))
+    value, names = _symbols(arguments)
     number = cexpr.evaluate(value, members)
-    for entry in table:
-        key, _, name = entry.strip("{} ").partition(",")
-        if cexpr.evaluate(key, {}) == number:
-            return _string(name)[0]
     if isinstance(number, str):
         raise Unknown(f"{value}: a string has no symbol")
-    return f"0x{number:x}"
+    return names.get(number, f"0x{number:x}")
+
+
+@functools.lru_cache(maxsize=256)  # asked for each record
+def _symbols(arguments: str) -> tuple[str, dict[int, str]]:
+    """The expression that is printed, and the name of each of its values."""
+    value, *table = (part.strip() for part in _split(arguments))
+    names: dict[int, str] = {}
+    for entry in table:
+        key, _, name = entry.strip("{} ").partition(",")
+        # The kernel prints the first that fits.
+        names.setdefault(int(cexpr.evaluate(key, {})), _string(name)[0])
+    return value, names
 
 
 def _flags(arguments: str, members: Mapping[str, Member]) -> str:
