@@ -489,12 +489,12 @@ def test_wrong_values_that_the_run_cannot_show_are_listed(desk: Desk) -> None:
     text = _mail(desk.export().letters[0]).get_content()
     assert (
         "\nNot covered by this run:\n"
-        "- wrong values missed: demo_nap, nap_ns (one more): no clock is better\n"
+        "- not shown by this run: demo_nap, nap_ns (one more): no clock is better\n"
         "- wrong values without effect: demo_nap (nap_ns, snore_ns)\n"
     ) in text
     assert (
-        "Of 4 wrong values put into copies of the records, they noticed 1 and missed "
-        "1; 2 had no effect." in " ".join(text.split())
+        "Of 4 wrong values put into copies of the records, they noticed 1; not shown "
+        "by this run: 1; without effect: 2." in " ".join(text.split())
     )
 
 

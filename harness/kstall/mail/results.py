@@ -173,7 +173,7 @@ def _falsified(mutation: falsity.Mutation | None) -> str:
     missed = len(mutation.mutants) - noticed - idle
     return (
         f"Of {len(mutation.mutants)} wrong values put into copies of the records, they "
-        f"noticed {noticed} and missed {missed}; {idle} had no effect."
+        f"noticed {noticed}; not shown by this run: {missed}; without effect: {idle}."
     )
 
 
@@ -241,7 +241,7 @@ def uncovered(entry: SeriesReport) -> list[str]:
     items = _skipped(others)
     if entry.mutation is not None:
         missed = entry.mutation.unproven()
-        items += [f"wrong values missed: {line}" for line in missed]
+        items += [f"not shown by this run: {line}" for line in missed]
         if idle := unchanged(entry.mutation):
             items.append(f"wrong values without effect: {idle}")
     items += _skipped(patches)
