@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from kstall import cli
 from kstall.base import arch
-from kstall.evidence import evidence, kunit, readers
+from kstall.evidence import Event, evidence, kunit, readers
 from kstall.pipeline import Request, ui, validate
 from kstall.pipeline import run as runs
 from kstall.report import (
@@ -136,6 +136,14 @@ def _comparison(label: str, *, ok: bool = False) -> Comparison:
     return Comparison(label=label, relation="=", expected=0, observed=1, ok=ok)
 
 
+def _nap(number: int) -> Event:
+    """A nap of 7 ns and ``number`` more."""
+    return Event(
+        *(1_000_000_000 + 1000 * number, 0, 77, "doze", "demo", "nap"),
+        fields={"nap_ns": 7 + number, "bed": "under"},
+    )
+
+
 def _check(name: str = "naps", **fields: Any) -> Check:
     return Check.model_validate(
         {
@@ -214,6 +222,79 @@ def test_a_check_names_the_case_that_failed(
     assert first.lines[0].startswith("# nap_long: EXPECTATION FAILED at")
     # A check of another workload has nothing to do with it.
     assert _explained(tmp_path, _check(workloads=["walk"])).excerpts == []
+
+
+def test_a_check_shows_the_first_record_that_does_not_fit(tmp_path: Path) -> None:
+    _results(tmp_path)
+    naps = [_nap(number) for number in range(3)]
+    verdict = Verdict()
+    verdict.equal("naps", len(naps), 2)
+    verdict.at_most("first: nap_ns", naps[0].number("nap_ns"), 7, record=naps[0])
+    verdict.at_most("second: nap_ns", naps[1].number("nap_ns"), 7, record=naps[1])
+    verdict.none("naps on the floor", naps[2:])
+    check = _check(comparisons=verdict.comparisons)
+    first, *_ = _explained(tmp_path, check).excerpts
+    assert first.title == "the first record that does not fit: second: nap_ns"
+    assert first.lines == ["nap at 1.000001 s, CPU 0, pid 77: nap_ns=8 bed=under"]
+
+
+@pytest.mark.parametrize(
+    ("compare", "number"),
+    [
+        (lambda v, naps: v.equal("n", 1, 2, record=naps[1]), 1),
+        (lambda v, naps: v.at_least("n", 1, 2, record=naps[1]), 1),
+        (lambda v, naps: v.at_most("n", 2, 1, record=naps[1]), 1),
+        (lambda v, naps: v.within("n", 2, 0, 1, record=naps[1]), 1),
+        (lambda v, naps: v.true("n", False, record=naps[1]), 1),
+        (lambda v, naps: v.none("n", naps[1:]), 1),
+        (lambda v, naps: v.each("n", naps, lambda e: e.number("nap_ns") < 9, True), 2),
+        # What holds is about no record, and without records there is none.
+        (lambda v, naps: v.equal("n", 1, 1, record=naps[1]), None),
+        (lambda v, naps: v.none("n", []), None),
+        (lambda v, naps: v.each("n", naps, lambda e: e.pid, 77), None),
+        (lambda v, naps: v.each("n", [], lambda e: e.pid, 77), None),
+    ],
+)
+def test_a_comparison_that_does_not_hold_has_its_record(
+    compare: Callable[[Verdict, list[Event]], None], number: int | None
+) -> None:
+    naps = [_nap(number) for number in range(3)]
+    verdict = Verdict()
+    compare(verdict, naps)
+    (comparison,) = verdict.comparisons
+    if number is None:
+        assert comparison.record == ""
+    else:
+        assert not comparison.ok
+        assert f"nap_ns={7 + number} " in comparison.record
+
+
+def test_none_and_each_say_what_equal_does() -> None:
+    naps = [_nap(number) for number in range(2)]
+    shown: list[list[Comparison]] = []
+    for verdict in (Verdict(), Verdict()):
+        if not shown:
+            verdict.none("floor", naps)
+            verdict.each("pid", naps, lambda nap: nap.pid, 78)
+            verdict.each("pid of none", [], lambda nap: nap.pid, 78)
+        else:
+            verdict.equal("floor", 2, 0)
+            verdict.equal("pid", {77}, {78})
+            verdict.equal("pid of none", set(), {78})
+        shown.append([c.model_copy(update={"record": ""}) for c in verdict.comparisons])
+    assert shown[0] == shown[1]
+
+
+def test_a_long_record_is_shown_as_a_whole(tmp_path: Path) -> None:
+    _results(tmp_path)
+    fields = {f"field_{number}": 10**15 + number for number in range(30)}
+    verdict = Verdict()
+    verdict.none("naps", [dataclasses.replace(_nap(0), fields=fields)])
+    check = _check(comparisons=verdict.comparisons)
+    first, *_ = _explained(tmp_path, check).excerpts
+    words = " ".join(first.lines).split()
+    assert words[-30:] == [f"{key}={value}" for key, value in fields.items()]
+    assert max(map(len, first.lines)) <= explain.WIDTH
 
 
 def test_a_workload_that_failed_says_the_last_that_it_said(tmp_path: Path) -> None:

@@ -109,11 +109,22 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     for wait in waits:
         job = jobs[_fence(wait)]
         deps, order, low, high = _expected(job, jobs, signals)
-        v.equal(f"deps of {_name(job)}", wait.number("deps"), deps)
-        v.equal(f"order_deps of {_name(job)}", wait.number("order_deps"), order)
+        v.equal(f"deps of {_name(job)}", wait.number("deps"), deps, record=wait)
+        v.equal(
+            f"order_deps of {_name(job)}", wait.number("order_deps"), order, record=wait
+        )
         lazy = len(_containers(job, jobs))
-        v.equal(f"lazy_deps of {_name(job)}", wait.number("lazy_deps"), lazy)
-        v.within(f"dep_ns of {_name(job)}", wait.number("dep_ns"), low, high, "ns")
+        v.equal(
+            f"lazy_deps of {_name(job)}", wait.number("lazy_deps"), lazy, record=wait
+        )
+        v.within(
+            f"dep_ns of {_name(job)}",
+            wait.number("dep_ns"),
+            low,
+            high,
+            "ns",
+            record=wait,
+        )
     held_waits = [wait for wait in waits if wait.number("dep_ns") >= HOLD_NS]
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
@@ -315,7 +326,7 @@ def no_shortage_no_report(ev: Evidence) -> Verdict:
     waits = load.events("drm_sched_job_wait")
     v.at_least("jobs run", len(load.events("drm_sched_job_run")), 128)
     stalls = load.events("drm_sched_job_no_credits")
-    v.equal("drm_sched_job_no_credits events", len(stalls), 0)
+    v.none("drm_sched_job_no_credits events", stalls)
     for name in (*_OF_DEPENDENCIES, "dep_ns"):
         v.equal(f"sum of {name}", sum(wait.number(name) for wait in waits), 0)
     return v
@@ -332,7 +343,7 @@ def exactly_full_is_no_shortage(ev: Evidence) -> Verdict:
     )
     used = [run.number("hw_job_count") for run in runs]
     v.equal("credits in use at each run", used, [1, 4])
-    v.equal("drm_sched_job_no_credits events", len(stalls), 0)
+    v.none("drm_sched_job_no_credits events", stalls)
     return v
 
 
@@ -374,7 +385,7 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
             if wait.ts_ns - wait.number("wait_ns")
             < jobs[_fence(wait)].pushed[0] - ROUNDING_NS
         ]
-        v.equal(f"{name}: waits reported before their time has passed", len(early), 0)
+        v.none(f"{name}: waits reported before their time has passed", early)
         if len(waits) > 100:
             off = median(short)
             v.at_most(f"{name}: _run - _queue - wait_ns, median", off, MS, "ns")
@@ -452,15 +463,15 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
             if s.number("credits") + s.number("credit_count")
             <= most.get(str(s.fields["dev"]), 0)
         ]
-        v.equal(f"{name}: reports of jobs that _run shows to fit", len(fits), 0)
+        v.none(f"{name}: reports of jobs that _run shows to fit", fits)
         outside = [
             s
             for s in stalls
             if not jobs[_fence(s)].pushed[0] <= s.ts_ns <= jobs[_fence(s)].run
         ]
-        v.equal(f"{name}: reports outside of _queue .. _run", len(outside), 0)
+        v.none(f"{name}: reports outside of _queue .. _run", outside)
         empty = [s for s in stalls if s.number("job_count") < 1]
-        v.equal(f"{name}: reports without a queued job", len(empty), 0)
+        v.none(f"{name}: reports without a queued job", empty)
         for field_name, count in _wrong_figures(load).items():
             v.equal(f"{name}: reports with another {field_name}", count, 0)
     # In one case of patch 4 all figures differ, so that no two can be swapped.

@@ -277,7 +277,7 @@ def well_behaved_load_is_silent(ev: Evidence) -> Verdict:
     submitted = len(load.events("io_uring_submit_req"))
     v.equal("io_uring_submit_req events", submitted, total)
     for name in (WAIT, WAIT_END, SHORT):
-        v.equal(f"{name} events", len(load.events(name)), 0)
+        v.none(f"{name} events", load.events(name))
     return v
 
 
@@ -326,7 +326,7 @@ def events_are_where_the_program_was(ev: Evidence) -> Verdict:
             v.equal(f"{name}: {event_name}: outside of a call", len(outside), 0)
         count = sum(len(_stops(load, line)) for line in _lines(load, "submit"))
         v.equal(f"{name}: all {SHORT}", len(load.record(SHORT)), count)
-    v.equal("short: waits", len(ev.workload("short").record(WAIT)), 0)
+    v.none("short: waits", ev.workload("short").record(WAIT))
     return v
 
 
@@ -594,8 +594,14 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
         # A worker that has taken it off the list has what was in front as well.
         thread = line["tid"] if result == LISTED else others[-1][1]
         for event in events:
-            v.equal(f"{case}: thread", event.pid, thread)
-            v.within(f"{case}: when", event.ts_ns, *_canceled_within(line), "ns")
+            v.equal(f"{case}: thread", event.pid, thread, record=event)
+            v.within(
+                f"{case}: when",
+                event.ts_ns,
+                *_canceled_within(line),
+                "ns",
+                record=event,
+            )
     return v
 
 
@@ -620,7 +626,7 @@ def killed_work_leaves_the_queue(ev: Evidence) -> Verdict:
         least, most = line["over_ns"], gone["gone_ns"]
         if data in held:
             least, most = line["begin_ns"], line["over_ns"]
-        v.within(f"{data}: when", event.ts_ns, least, most, "ns")
+        v.within(f"{data}: when", event.ts_ns, least, most, "ns", record=event)
     return v
 
 
@@ -860,7 +866,7 @@ def _wait_fits(v: Verdict, case: str, line: Line, pair: Sequence[Event]) -> None
     v.within(f"{case}: begins", begin.ts_ns, line["begin_ns"], line["asleep_ns"], "ns")
     v.within(f"{case}: ends", end.ts_ns, line["act_ns"], line["end_ns"], "ns")
     for event in pair:
-        v.equal(f"{case}: sq_entries", event.number("sq_entries"), size)
+        v.equal(f"{case}: sq_entries", event.number("sq_entries"), size, record=event)
     v.equal(f"{case}: queued before", begin.number("queued"), size)
     v.equal(f"{case}: queued after", end.number("queued"), line["queued_after"])
 

@@ -440,7 +440,7 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
     account = _account(phase)
     v.within("freed by flushes", account.freed, queued - account.missed, queued)
     if waiting:
-        v.equal("flushes", len(flushes), 0)
+        v.none("flushes", flushes)
     domains = {
         event.number("domain")
         for phase in phases
@@ -460,9 +460,9 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
     syncs, flushes = strict.named("iotlb_sync"), lazy.named("iotlb_fq_flush")
     v.at_least("strict: iotlb_sync", len(syncs), 10)
     v.equal("strict: unmappings", len(strict.named("unmap")), len(syncs))
-    v.equal("strict: iotlb_fq_flush", len(strict.named("iotlb_fq_flush")), 0)
+    v.none("strict: iotlb_fq_flush", strict.named("iotlb_fq_flush"))
     v.at_least("lazy: iotlb_fq_flush", len(flushes), 10)
-    v.equal("lazy: iotlb_sync", len(lazy.named("iotlb_sync")), 0)
+    v.none("lazy: iotlb_sync", lazy.named("iotlb_sync"))
     before = {sync.number("domain") for sync in syncs}
     after = {flush.number("domain") for flush in flushes}
     v.equal("domains", len(before), 1)
@@ -507,7 +507,7 @@ def other_users_are_silent(ev: Evidence) -> Verdict:
     v.at_least("unmappings", len(load.events("unmap")), 10)
     for reader in (load.events, load.record):
         syncs = reader("iotlb_sync")
-        v.equal(f"iotlb_sync, {reader.__name__}", len(syncs), 0)
+        v.none(f"iotlb_sync, {reader.__name__}", syncs)
     return v
 
 
@@ -556,7 +556,7 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
     for phase in bench:
         v.equal(f"{phase.name}: type of the group", phase.facts["type"], "DMA-FQ")
         v.at_least(f"{phase.name}: unmappings", len(phase.named("unmap")), 10)
-        v.equal(f"{phase.name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+        v.none(f"{phase.name}: iotlb_sync", phase.named("iotlb_sync"))
     for phase in disk:
         name = phase.name
         _check_placement(v, phase)
@@ -565,7 +565,7 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
         v.equal(f"{name}: unmappings", len(unmaps), phase.facts["requests"])
         total = sum(unmap.number("unmapped_size") for unmap in unmaps)
         v.equal(f"{name}: bytes of these", total, phase.facts["bytes"])
-        v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+        v.none(f"{name}: iotlb_sync", phase.named("iotlb_sync"))
     return v
 
 
@@ -583,7 +583,7 @@ def lazy_tables_are_silent(ev: Evidence) -> Verdict:
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
         unmaps = phase.named("unmap")
         v.at_least(f"{name}: unmappings", len(unmaps), 10)
-        v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+        v.none(f"{name}: iotlb_sync", phase.named("iotlb_sync"))
         freed = sum(flush.number("freed") for flush in phase.named("iotlb_fq_flush"))
         v.equal(f"{name}: freed by flushes", freed, len(unmaps))
         begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
@@ -611,7 +611,7 @@ def strict_has_no_queue(ev: Evidence) -> Verdict:
         v.at_least(f"{name}: unmappings", len(load.events("unmap")), 10)
         for reader in (load.events, load.record):
             flushes = reader("iotlb_fq_flush")
-            v.equal(f"{name}: iotlb_fq_flush, {reader.__name__}", len(flushes), 0)
+            v.none(f"{name}: iotlb_fq_flush, {reader.__name__}", flushes)
     return v
 
 

@@ -109,7 +109,7 @@ def two_mirrors_two_identities(ev: Evidence) -> Verdict:
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), 2 * move["moved"])
-    v.equal("functions", {_function(e) for e in events}, {CALLBACK})
+    v.each("functions", events, _function, CALLBACK)
     counts = Counter(e.fields["subscription"] for e in events)
     v.equal("events by subscription", sorted(counts.values()), [move["moved"]] * 2)
     for number, subscription in enumerate(sorted(counts, key=str), 1):
@@ -156,14 +156,16 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
                 ]
                 low = sum(max(e - b - ROUNDING_NS, 0) for b, e in locked)
                 high = ended + ROUNDING_NS - began
-                v.within(f"{name} {number}: duration_ns", ns, low, high, "ns")
+                label = f"{name} {number}: duration_ns"
+                v.within(label, ns, low, high, "ns", record=event)
                 if name == "free":
                     v.equal(f"{name} {number}: waits for the mutex", len(locked), 0)
                 elif locked:
                     met += 1
                     begin = locked[0][0]
                     amid = any(b <= begin <= e + ROUNDING_NS for b, e in reads)
-                    v.true(f"{name} {number}: began to wait amid a read", amid)
+                    label = f"{name} {number}: began to wait amid a read"
+                    v.true(label, amid, record=event)
     v.at_least("moves that met the mutex", met, 3)
     return v
 
@@ -177,11 +179,12 @@ def delay_is_measured(ev: Evidence) -> Verdict:
     for number, move in enumerate(moves, 1):
         events = _during(_migrations(load), move)
         v.equal(f"move {number}: events", len(events), 1)
-        ns = sum(e.number("duration_ns") for e in events)
         wall = move["ended"] - move["began"]
-        v.within(f"move {number}: duration_ns", ns, 30 * MS, wall, "ns")
-        v.equal(f"move {number}: functions", {_function(e) for e in events}, {SLOW})
-    v.equal("second passes", len(_second(load.events(END))), 0)
+        for event in events:
+            label, ns = f"move {number}: duration_ns", event.number("duration_ns")
+            v.within(label, ns, 30 * MS, wall, "ns", record=event)
+        v.each(f"move {number}: functions", events, _function, SLOW)
+    v.none("second passes", _second(load.events(END)))
     return v
 
 
@@ -250,6 +253,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
                 end.ts_ns - begin.ts_ns,
                 30 * MS,
                 "ns",
+                record=end,
             )
         v.at_least(
             f"move {number}: from the last first pass to the first second pass",
@@ -276,7 +280,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             least = max(slept - ROUNDING_NS, 0)
             ns = event.number("duration_ns")
             label = f"move {number}: second pass, with its sleep"
-            v.within(label, ns, least, wall, "ns")
+            v.within(label, ns, least, wall, "ns", record=event)
     # Every invalidation has both passes, whatever its cause.
     first_passes, second_passes = (
         Counter(_common_fields(e) for e in passes(load.events(END)))
@@ -310,7 +314,7 @@ def stuck_callback_is_seen(ev: Evidence) -> Verdict:
     least = stuck["still"] - stuck["seen"]
     wall = stuck["ended"] - stuck["began"]
     v.within("duration_ns", ends[0].number("duration_ns"), least, wall, "ns")
-    v.equal("functions", {_function(e) for e in _marked(_traced(load))}, {SLOW})
+    v.each("functions", _marked(_traced(load)), _function, SLOW)
     return v
 
 
@@ -363,24 +367,30 @@ def begins_pair_with_ends(ev: Evidence) -> Verdict:
     for name in _PAIRED:
         load = ev.workload(name)
         open_: dict[int, Event] = {}
-        odd, different, longer, pairs = 0, 0, 0, 0
+        odd: list[Event] = []
+        different: list[Event] = []
+        longer: list[Event] = []
+        pairs = 0
         for event in load.events():
             if event.name == BEGIN:
-                odd += event.pid in open_
+                if event.pid in open_:
+                    odd.append(open_[event.pid])
                 open_[event.pid] = event
             elif event.name == END:
                 begin = open_.pop(event.pid, None)
                 if begin is None:
-                    odd += 1
+                    odd.append(event)
                     continue
                 pairs += 1
-                different += any(begin.fields[k] != event.fields[k] for k in BOTH)
+                if any(begin.fields[key] != event.fields[key] for key in BOTH):
+                    different.append(event)
                 between = event.ts_ns - begin.ts_ns + ROUNDING_NS
-                longer += event.number("duration_ns") > between
+                if event.number("duration_ns") > between:
+                    longer.append(event)
         v.at_least(f"{name}: pairs", pairs, 1)
-        v.equal(f"{name}: begins or ends without the other", odd + len(open_), 0)
-        v.equal(f"{name}: that say different things", different, 0)
-        v.equal(f"{name}: longer than the time between the two", longer, 0)
+        v.none(f"{name}: begins or ends without the other", [*odd, *open_.values()])
+        v.none(f"{name}: that say different things", different)
+        v.none(f"{name}: longer than the time between the two", longer)
     return v
 
 
@@ -394,11 +404,11 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     addresses = {start for event in events for start in range(*_range(event), PAGE)}
     moved = {changed["addr"] + PAGE * page for page in changed["at"]}
     v.equal("of these, without an event of the compactor", len(moved - addresses), 0)
-    v.equal("curr of its events", {e.number("curr") for e in events}, {0})
-    v.equal("comm of its events", {e.comm for e in events}, {"compact"})
-    v.equal("functions", {_function(e) for e in events}, {CALLBACK})
+    v.each("curr of its events", events, _curr, 0)
+    v.each("comm of its events", events, lambda e: e.comm, "compact")
+    v.each("functions", events, _function, CALLBACK)
     late = [e for e in events if not _is_within(e, window)]
-    v.equal("events outside of the write to compact_memory", len(late), 0)
+    v.none("events outside of the write to compact_memory", late)
     reasons = {
         reason
         for event, reason in _with_reasons(load)
@@ -406,7 +416,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     }
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
-    v.equal("migrations by the sleeping process itself", len(own), 0)
+    v.none("migrations by the sleeping process itself", own)
     (cleared,) = load.objects("cleared")
     resets = [e for e in _during(load.events(END), cleared) if _range(e)[0] == 0]
     v.equal(
@@ -428,11 +438,7 @@ def kvm_is_notified_of_the_same_ranges(ev: Evidence) -> Verdict:
     moves = load.objects("move")
     v.equal("moves", len(moves), 2)
     events = [e for e in _invalidations(load) if "kvm" in _function(e)]
-    v.equal(
-        "functions",
-        {_function(e) for e in events},
-        {"kvm_mmu_notifier_invalidate_range_start"},
-    )
+    v.each("functions", events, _function, "kvm_mmu_notifier_invalidate_range_start")
     ours = Counter((e.pid, _range(e)) for e in events)
     theirs = Counter(
         (e.pid, (e.number("start"), e.number("end")))
@@ -458,7 +464,7 @@ def odp_region_and_nothing_outside(ev: Evidence) -> Verdict:
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), region["pages"])
-    v.equal("functions", {_function(e) for e in events}, {"rxe_ib_invalidate_range"})
+    v.each("functions", events, _function, "rxe_ib_invalidate_range")
     same = {_range(e) for e in events} == set(_pages(region))
     v.true("they are the pages of the region", same)
     return v
@@ -473,7 +479,7 @@ def page_outside_the_interval_is_silent(ev: Evidence) -> Verdict:
     outside = set(_pages(move)) - set(_pages(region))
     v.equal("of these, outside of the region", len(outside), 16)
     events = [e for e in _invalidations(load) if _range(e) in outside]
-    v.equal("events of these", len(events), 0)
+    v.none("events of these", events)
     return v
 
 
@@ -565,9 +571,9 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
     others = [
         e for e in _traced(load) if not any(_is_within_any(e, [reap]) for reap in reaps)
     ]
-    v.equal("blockable elsewhere", {e.number("blockable") for e in others}, {1})
+    v.each("blockable elsewhere", others, lambda e: e.number("blockable"), 1)
     # Only a callback that must not wait can return an error.
-    v.equal("ret elsewhere", {e.number("ret") for e in others}, {0})
+    v.each("ret elsewhere", others, lambda e: e.number("ret"), 0)
     return v
 
 
@@ -583,7 +589,7 @@ def no_mirror_no_event(ev: Evidence) -> Verdict:
         if _is_within_any(e, moves)
     )
     v.equal("nr_succeeded of mm_migrate_pages", succeeded, 3 * 64)
-    v.equal("events", len(_traced(load)), 0)
+    v.none("events", _traced(load))
     return v
 
 
@@ -603,10 +609,10 @@ def other_causes_are_told_apart(ev: Evidence) -> Verdict:
             [(e.fields["event"], e.number("curr")) for e in events],
             [(cause, 1)],
         )
-    v.equal("migrations", len(load.events("mm_migrate_pages_start")), 0)
+    v.none("migrations", load.events("mm_migrate_pages_start"))
     (split,) = load.objects("split")
     others = [e for e in _migrations(load) if not _is_within_any(e, [split])]
-    v.equal("migration entries but those of the split", len(others), 0)
+    v.none("migration entries but those of the split", others)
     return v
 
 
@@ -691,7 +697,7 @@ def migration_tests_pass_with_the_event_on(ev: Evidence) -> Verdict:
     totals = _totals(load)
     v.equal("passed", totals["pass"], 6)
     v.equal("not passed", sum(totals.values()) - totals["pass"], 0)
-    v.equal("events", len(_traced(load)), 0)
+    v.none("events", _traced(load))
     return v
 
 
@@ -712,13 +718,14 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
         load = ev.workload(name)
         if load.objects("skip"):
             continue
-        reasons = [
-            reason
+        events = [
+            (event, reason)
             for event, reason in _with_reasons(load)
             if event.name == END and event.fields["event"] == MOVED
         ]
-        v.at_least(f"{name}: events", len(reasons), 1)
-        v.equal(f"{name}: outside of migrate_pages()", reasons.count(None), 0)
+        v.at_least(f"{name}: events", len(events), 1)
+        outside = [event for event, reason in events if reason is None]
+        v.none(f"{name}: outside of migrate_pages()", outside)
         if name == "compact":
             continue
         moves = [
@@ -758,8 +765,8 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
         )
         v.at_least(f"{name}: least time before", min(s[0] for s in spare), 0, "ns")
         v.at_least(f"{name}: least time after", min(s[1] for s in spare), 0, "ns")
-        short = sum(e.number("duration_ns") == 0 for e in events)
-        v.equal(f"{name}: events with no duration", short, 0)
+        short = [e for e in events if e.number("duration_ns") == 0]
+        v.none(f"{name}: events with no duration", short)
         # Also of those that end a process, which no system call encloses.
         v.at_least(f"{name}: least time between two", _least_pause(load), 0, "ns")
     return v
@@ -931,7 +938,7 @@ def _check_exit(
         and not e.number("curr")
         and not _is_teardown(e)
     ]
-    v.equal("curr=0 of its own, but for the exit", len(partial), 0)
+    v.none("curr=0 of its own, but for the exit", partial)
 
 
 def _is_teardown(event: Event) -> bool:
@@ -984,6 +991,10 @@ def _summed(load: WorkloadResult) -> list[tuple[str, int, int]]:
     pattern = r"^\{(.*?)\} hitcount: +(\d+)(?: +duration_ns: +(\d+))?$"
     matches = re.findall(pattern, text, re.M | re.S)
     return [(key, int(hits), int(spent or 0)) for key, hits, spent in matches]
+
+
+def _curr(event: Event) -> int:
+    return event.number("curr")
 
 
 def _range(event: Event) -> Range:

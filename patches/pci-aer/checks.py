@@ -197,7 +197,7 @@ def unknown_sender_is_reported(ev: Evidence) -> Verdict:
     turn = _turn(ev, "orphan", "ep1")
     source = turn.facts["source"]
     v.equal("messages", _messages(turn.messages), [_message(COR, cor=source)])
-    v.equal("aer_event", len(turn.reports), 0)
+    v.none("aer_event", turn.reports)
     v.equal("Root Port's total", turn.grown("root", "total_err_cor"), 1)
     (step,) = ev.workload("orphan").injected
     v.equal("sender by QEMU's monitor", _sender(step), source)
@@ -330,7 +330,7 @@ def nonfatal_is_no_correctable(ev: Evidence) -> Verdict:
     v = Verdict()
     turn = _turn(ev, "uncor", "ep0-nonfatal")
     correctable = [e for e in turn.messages if _status(e) & (COR | MULTI_COR)]
-    v.equal("ERR_COR", len(correctable), 0)
+    v.none("ERR_COR", correctable)
     v.equal(
         "messages",
         _messages(turn.messages),
@@ -676,8 +676,8 @@ def _handled(turn: Turn) -> int:
 
 
 def _check_silence(v: Verdict, turn: Turn) -> None:
-    v.equal("messages", len(turn.messages), 0)
-    v.equal("aer_event", len(turn.reports), 0)
+    v.none("messages", turn.messages)
+    v.none("aer_event", turn.reports)
     grown = {name: growth for name, growth in turn.facts["grown"].items() if growth}
     v.equal("counters that grew", grown, {})
 

@@ -180,7 +180,7 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
         if wakeup.fields["pid"] == pid
         and any(p.gap and p.gap[0] <= wakeup.ts_ns <= p.gap[1] for p in pairs)
     ]
-    v.equal("sched_wakeup while throttled or at the end", len(woken), 0)
+    v.none("sched_wakeup while throttled or at the end", woken)
     delays = sum(
         event.number("delay")
         for name in ("wait", "sleep", "iowait", "blocked")
@@ -289,7 +289,7 @@ def leaving_the_group_ends_it(ev: Evidence) -> Verdict:
         for event in run.record(*_TASK, task=step["pid"])
         if event.ts_ns > step["after_ns"]
     ]
-    v.equal("events of the task afterwards", len(later), 0)
+    v.none("events of the task afterwards", later)
     return v
 
 
@@ -312,7 +312,7 @@ def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
     v.at_least("events on the way back", len(moves), 2)
     for event in moves[-1:]:
         v.equal("the last of them", event.name, _TASK[0])
-        v.equal("CPU of it", event.fields["on"], 0)
+        v.equal("CPU of it", event.fields["on"], 0, record=event)
     ends = [e for e in moves if e.name == _TASK[1]]
     v.equal("reasons on the way back", {e.number("reason") for e in ends}, {CHANGE})
     _check_end(v, run, run.step("lift", "by-cpu"), REFILL, 0)
@@ -350,7 +350,7 @@ def changing_the_class_ends_it(ev: Evidence) -> Verdict:
         for event in run.record(*_TASK, task=fifo["pid"])
         if fifo["after_ns"] < event.ts_ns < fair["before_ns"]
     ]
-    v.equal("events while SCHED_FIFO", len(between), 0)
+    v.none("events while SCHED_FIFO", between)
     starts = [
         event
         for event in run.record(_TASK[0], task=fifo["pid"])
@@ -362,7 +362,7 @@ def changing_the_class_ends_it(ev: Evidence) -> Verdict:
     v.equal("others that are current in these", others, set())
     if driver["pid"] in {event.pid for event in starts}:
         v.equal("starts, if one is the driver's", len(starts), 1)
-    v.equal("ends then", len(_during(run, fair, _TASK[1])), 0)
+    v.none("ends then", _during(run, fair, _TASK[1]))
     _check_end(v, run, lift, REFILL, 0)
     return v
 
@@ -381,7 +381,7 @@ def waiting_for_a_pi_futex_ends_it(ev: Evidence) -> Verdict:
         for event in run.record(*_TASK, task=boost["pid"])
         if boost["after_ns"] < event.ts_ns < waiter["release_ns"]
     ]
-    v.equal("events while it is boosted", len(between), 0)
+    v.none("events while it is boosted", between)
     later = [
         event
         for event in run.record(_TASK[0], task=boost["pid"])
@@ -517,7 +517,7 @@ def disabled_controller_is_no_end(ev: Evidence) -> Verdict:
         for event in run.record("cgroup_rmdir")
         if event.fields["id"] == cgroup and event.ts_ns < enabled
     ]
-    v.equal("cgroup_rmdir until then", len(gone), 0)
+    v.none("cgroup_rmdir until then", gone)
     names = [e.name for e in queue if enabled <= e.ts_ns < group["limited_ns"]]
     v.equal("the next of the same id and CPU", names[:1], [_QUEUE[0]])
     return v

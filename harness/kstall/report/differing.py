@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The record by which a check of two readers fails, found from what it compared.
 
-Only comparisons of such checks say which record they are about, by its values.  Others
-compare numbers, times and sets that are computed from many records.
+Comparisons of such checks say by its values which record they are about.  Those of a
+series' own checks carry the record, if they were given it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..evidence import Event, WorkloadResult
-from ..verdict import Comparison
+from ..verdict import Comparison, described
 
 # A value of a member, and not of an expression, as `text_is_the_record` reports it.
 _UNLIKE = re.compile(
@@ -43,9 +43,7 @@ def first(
 
 
 def _line(reader: str, event: Event) -> str:
-    fields = " ".join(f"{key}={value}" for key, value in event.fields.items())
-    where = f"{event.ts_ns / 1e9:.6f} s, CPU {event.cpu}, pid {event.pid}"
-    return f"{reader}, at {where}: {fields}"
+    return f"{reader}, {described(event)}"
 
 
 def _only_one_has(

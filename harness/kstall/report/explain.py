@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import stat
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,7 +328,13 @@ def _files_of_debug(place: str, names: Iterable[str] = ()) -> Iterator[str]:
 
 
 def _differing(place: str, check: Check, directory: Path) -> Iterator[Excerpt]:
-    """The first record of which two readers have something else."""
+    """The first record that a comparison does not hold for, or of which two readers
+    have something else."""
+    for comparison in check.comparisons:
+        if comparison.record:
+            title = f"the first record that does not fit: {comparison.label}"
+            yield _excerpt(title, None, textwrap.wrap(comparison.record, WIDTH))
+            return
     wrong = first_wrong(check)
     if wrong is None or check.name not in differing.CHECKS:
         return

@@ -8,6 +8,7 @@ the function does.  It knows nothing of what is judged.
 from .verdict import (
     Check,
     Comparison,
+    EventRecord,
     Excerpt,
     Explanation,
     Kind,
@@ -16,6 +17,7 @@ from .verdict import (
     Tainted,
     Verdict,
     claim_of,
+    described,
     run_check,
     run_checks,
 )
@@ -23,6 +25,7 @@ from .verdict import (
 __all__ = [
     "Check",
     "Comparison",
+    "EventRecord",
     "Excerpt",
     "Explanation",
     "Kind",
@@ -31,6 +34,7 @@ __all__ = [
     "Tainted",
     "Verdict",
     "claim_of",
+    "described",
     "run_check",
     "run_checks",
 ]

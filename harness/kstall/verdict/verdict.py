@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVarTuple
+from typing import Literal, Protocol, TypeVar, TypeVarTuple
 
 from pydantic import (
     BaseModel,
@@ -32,6 +32,37 @@ Status = Literal["pass", "fail", "skip", "error"]
 
 class Tainted(KstallError):
     """The evidence is incomplete, because the apparatus failed."""
+
+
+class EventRecord(Protocol):
+    """A record of an event, as far as it is shown."""
+
+    @property
+    def name(self) -> str:
+        """The event's name, without its system."""
+
+    @property
+    def ts_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
+
+    @property
+    def cpu(self) -> int:
+        """The processor."""
+
+    @property
+    def pid(self) -> int:
+        """The thread."""
+
+    @property
+    def fields(self) -> Mapping[str, object]:
+        """The event's own values, by name."""
+
+
+def described(record: EventRecord) -> str:
+    """Where and when ``record`` is from, and its values, in one line."""
+    fields = " ".join(f"{key}={value}" for key, value in record.fields.items())
+    where = f"{record.ts_ns / 1e9:.6f} s, CPU {record.cpu}, pid {record.pid}"
+    return f"at {where}: {fields}"
 
 
 class Model(BaseModel):
@@ -80,6 +111,9 @@ class Comparison(Model):
     unit: str = Field(default="", description="of expected and observed")
     detail: str = Field(default="", description="what else was seen")
     workload: str = Field(default="", description="if it is about one only")
+    record: str = Field(
+        default="", description="the first record because of which it does not hold"
+    )
     # It holds whatever the readers of that workload lost.
     firm: bool = Field(default=False, exclude=True)
 
@@ -163,6 +197,9 @@ class Check(Model):
         return self
 
 
+_Event = TypeVar("_Event", bound=EventRecord)
+
+
 @dataclass
 class Verdict:
     """The comparisons of one check, in the order they were made."""
@@ -211,28 +248,94 @@ class Verdict:
         finally:
             self._excuse = before
 
-    def equal(self, label: str, observed: object, expected: object) -> None:
+    # Of the following, ``record`` is the one that is compared, if it is one.
+
+    def equal(
+        self,
+        label: str,
+        observed: object,
+        expected: object,
+        *,
+        record: EventRecord | None = None,
+    ) -> None:
         """``observed`` has to be ``expected``."""
         ok = bool(observed == expected)
-        self._add(label, "=", _plain(expected), _plain(observed), ok)
+        self._add(label, "=", _plain(expected), _plain(observed), ok, record=record)
 
-    def at_least(self, label: str, observed: float, low: float, unit: str = "") -> None:
+    def none(self, label: str, records: Collection[EventRecord]) -> None:
+        """There has to be none of these ``records``."""
+        first = next(iter(records), None)
+        self.equal(label, len(records), 0, record=first)
+
+    def each(
+        self,
+        label: str,
+        records: Iterable[_Event],
+        value: Callable[[_Event], object],
+        expected: object,
+    ) -> None:
+        """``value`` of each of ``records``, of which there is one at least, has to be
+        ``expected``."""
+        values: dict[object, EventRecord] = {}
+        for record in records:
+            values.setdefault(value(record), record)
+        other = (record for seen, record in values.items() if seen != expected)
+        self.equal(label, {*values}, {expected}, record=next(other, None))
+
+    def at_least(
+        self,
+        label: str,
+        observed: float,
+        low: float,
+        unit: str = "",
+        *,
+        record: EventRecord | None = None,
+    ) -> None:
         """``observed`` has to be ``low`` or more; both in ``unit``."""
-        self._add(label, ">=", low, observed, observed >= low, unit)
+        ok = observed >= low
+        self._add(label, ">=", low, observed, ok, unit, record=record)
 
-    def at_most(self, label: str, observed: float, high: float, unit: str = "") -> None:
+    def at_most(
+        self,
+        label: str,
+        observed: float,
+        high: float,
+        unit: str = "",
+        *,
+        record: EventRecord | None = None,
+    ) -> None:
         """``observed`` has to be ``high`` or less; both in ``unit``."""
-        self._add(label, "<=", high, observed, observed <= high, unit)
+        ok = observed <= high
+        self._add(label, "<=", high, observed, ok, unit, record=record)
 
     def within(
-        self, label: str, observed: float, low: float, high: float, unit: str = ""
+        self,
+        label: str,
+        observed: float,
+        low: float,
+        high: float,
+        unit: str = "",
+        *,
+        record: EventRecord | None = None,
     ) -> None:
         """``observed`` has to lie in [low, high]; all in ``unit``."""
-        self._add(label, "in", (low, high), observed, low <= observed <= high, unit)
+        ok = low <= observed <= high
+        self._add(label, "in", (low, high), observed, ok, unit, record=record)
 
-    def true(self, label: str, holds: bool, detail: str = "") -> None:
+    def true(
+        self,
+        label: str,
+        holds: bool,
+        detail: str = "",
+        *,
+        record: EventRecord | None = None,
+    ) -> None:
         """``holds`` has to be true; ``detail`` says what was seen."""
-        self._add(label, "holds", True, bool(holds), bool(holds), detail=detail)
+        self._add(
+            *(label, "holds", True, bool(holds), bool(holds)),
+            detail=detail,
+            record=record,
+        )
 
     def skip(self, reason: str) -> Verdict:
         """Skip this check, because it cannot be made here; ``reason`` says why.
@@ -260,6 +363,7 @@ class Verdict:
         ok: bool,
         unit: str = "",
         detail: str = "",
+        record: EventRecord | None = None,
     ) -> None:
         if not ok and self._excuse:
             self.excuses[len(self.comparisons)] = self._excuse
@@ -273,6 +377,9 @@ class Verdict:
                 unit=unit,
                 detail=detail,
                 workload=self._workload,
+                record=f"{record.name} {described(record)}"
+                if record and not ok
+                else "",
                 firm=self._firm,
             )
         )
