@@ -994,6 +994,58 @@ def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> Non
     assert swapped == ["swapped with snore_ns"]
 
 
+def declaring(values: Mapping[str, list[int]]) -> list[dict[str, Any]]:
+    """The tracepoints, with these ``values`` of the fields of naps."""
+    nap, dream = SPEC["tracepoint"]
+    return [{**nap, "values": values}, dream]
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "operator", "false_values"),
+    [
+        # What is printed as a number has no names to go by,
+        ("ret", [-11, 0, 3], "another enum value", [0, 3, 3, 0]),
+        # and a flag can have any width.
+        ("deep", [0, 1], "always", [1, 1, 1, 1]),
+        ("deep", [0, 1], "inverted", [1, 0, 0, 1]),
+    ],
+)
+def test_values_that_are_declared(
+    tmp_path: Path,
+    results: Path,
+    field: str,
+    values: list[int],
+    operator: str,
+    false_values: list[int],
+) -> None:
+    series = made(tmp_path, tracepoint=declaring({field: values}))
+    assert told(false(series, results, field, operator), field) == false_values
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "more"),
+    [
+        ("ret", [-11, 0], {"another enum value"}),
+        ("ret", [0, 1], {"always", "inverted"}),
+        # Of one byte, it has always been inverted.
+        ("deep", [1, 0], {"always"}),
+        ("snore_ns", [40, 50], {"another enum value"}),
+    ],
+)
+def test_operators_fit_the_values_that_are_declared(
+    tmp_path: Path, results: Path, field: str, values: list[int], more: set[str]
+) -> None:
+    saved = evidence.load(results)
+    before, after = (
+        {m.operator for m in falsify.mutants(series, saved) if m.field == field}
+        for series in (
+            made(tmp_path),
+            made(tmp_path, tracepoint=declaring({field: values})),
+        )
+    )
+    assert after - before == more and before <= after
+
+
 @pytest.mark.parametrize(
     ("field", "operators"),
     [

@@ -373,6 +373,30 @@ def test_bare_events_have_no_record(project: Project) -> None:
         load(project, NAME)
 
 
+def test_values_are_those_of_a_field(project: Project) -> None:
+    _edit(
+        *(project, "[[script]]"),
+        "[tracepoint.values]\nnap_ns = [0, 1]\nbed = [0, 1]\n[[script]]",
+    )
+    with pytest.raises(SeriesError, match="has no field bed"):
+        load(project, NAME)
+    _edit(project, "bed = [0, 1]\n", "")
+    assert load(project, NAME).spec.tracepoint[0].values == {"nap_ns": (0, 1)}
+    _edit(project, "nap_ns = [0, 1]", "nap_ns = [0, 1, 0]")
+    with pytest.raises(SeriesError, match="nap_ns: a value is there twice"):
+        load(project, NAME)
+    _edit(project, "nap_ns = [0, 1, 0]", "nap_ns = [1]")
+    with pytest.raises(SeriesError, match="at least 2"):
+        load(project, NAME)
+    _edit(project, "nap_ns = [1]", "nap_ns = [0, 1]")
+    for ctype in ("bool", "void *", "__data_loc char[]"):
+        before = load(project, NAME).spec.tracepoint[0].fields["nap_ns"]
+        _edit(project, f'nap_ns = "{before}"', f'nap_ns = "{ctype}"')
+        with pytest.raises(SeriesError, match="nap_ns is no number"):
+            load(project, NAME)
+        _edit(project, f'nap_ns = "{ctype}"', f'nap_ns = "{before}"')
+
+
 def test_broken_toml_has_its_line(project: Project) -> None:
     line = _edit(project, 'branch = "next"', "branch = ")
     with pytest.raises(SeriesError, match=rf"series\.toml:{line}: "):

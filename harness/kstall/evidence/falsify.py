@@ -102,6 +102,11 @@ class _Type:
     symbols: tuple[int, ...] = ()
 
     @property
+    def is_flag(self) -> bool:
+        """Whether it is 0 or 1, and the type does not say so."""
+        return self.kind == "number" and {*self.symbols} == {0, 1}
+
+    @property
     def alike(self) -> tuple[Kind, int, bool]:
         """Equal for two fields that a line of C can confuse without a warning."""
         return self.kind, self.size, self.signed
@@ -196,7 +201,8 @@ def _types(point: Tracepoint, saved: Evidence) -> dict[str, _Type]:
             kind, size, signed = "pointer", 8, False
         elif plain == "bool":
             kind = "truth"
-        types[name] = _Type(kind, size, signed, symbols.get(name, ()))
+        values = point.values.get(name) or symbols.get(name, ())
+        types[name] = _Type(kind, size, signed, values)
     return types
 
 
@@ -210,9 +216,10 @@ def _operators(kind: _Type) -> tuple[str, ...]:
         case "pointer":
             return ("zero", "one more", "one less", "fixed", "stale", "32 bits")
     names = ["zero", "one more", "one less", "half", "double", "fixed", "stale"]
-    names += ["inverted"] if kind.size == 1 else []
+    names += ["always"] if kind.is_flag else []
+    names += ["inverted"] if kind.is_flag or kind.size == 1 else []
     names += ["x1000", "/1000", "32 bits"] if kind.size == 8 else []
-    names += ["another enum value"] if kind.symbols else []
+    names += ["another enum value"] if kind.symbols and not kind.is_flag else []
     return tuple(names)
 
 

@@ -150,6 +150,10 @@ class ArchOverrides(Table):
 class Tracepoint(Table):
     """One new event: ``fields`` maps name to C type in record order.
 
+    ``values`` has the numbers that a field can hold, of an enum that the event prints
+    as a number and of a flag that is no ``bool``, ``values = { full = [0, 1] }``:
+    `kstall mutate` replaces each by another one.
+
     A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
     the probe's arguments, and ``reads`` names integers behind pointer arguments that
     the recorder reads along, ``cpu = "cfs_rq->rq->cpu"``.
@@ -163,6 +167,9 @@ class Tracepoint(Table):
     joins: Text
     site: Annotated[tuple[SiteSpec, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
+    values: dict[Identifier, Annotated[tuple[int, ...], Field(min_length=2)]] = Field(
+        default={}
+    )
     reads: dict[Identifier, Text] = Field(default={})
 
     @property
@@ -762,6 +769,14 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
     for position, point in enumerate(spec.tracepoint):
         if point.reads and point.kind != "bare":
             yield ("tracepoint", position, "reads"), "only bare tracepoints have reads"
+        for field, values in point.values.items():
+            key = ("tracepoint", position, "values")
+            if field not in point.fields:
+                yield key, f"{point.event} has no field {field}"
+            elif re.search(r"\*|\b(char|bool)\b", point.fields[field]):
+                yield key, f"{field} is no number"
+            if len(set(values)) < len(values):
+                yield key, f"{field}: a value is there twice"
     scripts = {script.file for script in spec.script}
     for position, workload in enumerate(spec.workload):
         table = ("workload", position)
