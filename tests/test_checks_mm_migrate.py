@@ -73,6 +73,27 @@ def test_some_program_follows_it(project_root: Path, name: str) -> None:
     assert any(name in call.split() for call in calls)
 
 
+@pytest.mark.parametrize(
+    ("name", "calls"), [("hist", "say_sums("), ("record", "follow(RECIPE_LONG)")]
+)
+def test_what_shows_the_events_is_no_witness(
+    project_root: Path, name: str, calls: str
+) -> None:
+    assert rf"\"what\": \"{name}\"" in (project_root / MIRROR_H).read_text()
+    (series,) = Project(project_root).load(["mm-migrate"])
+    shown = {load.name for load in series.spec.workload if name in load.shows_events}
+    scripts = project_root / "scripts"
+    printed = {
+        load.name
+        for load in series.spec.workload
+        if (file := (scripts / load.program).with_suffix(".c")).is_file()
+        and calls in file.read_text()
+        # Only then is the filter set.
+        and (name == "hist" or "filter" in load.args)
+    }
+    assert shown == printed != set()
+
+
 # -- the filter -----------------------------------------------------------------------
 
 #: Of each page: where it is, whether it was to be slow, and how long its callback took.

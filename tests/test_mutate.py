@@ -649,6 +649,50 @@ def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
     assert mutate.judge(made(tmp_path), mutation).status == "fail"
 
 
+BY_PROGRAM = """
+from kstall.evidence import Evidence, Verdict
+
+
+def naps_are_as_long_as_cats_say(ev: Evidence) -> Verdict:
+    v = Verdict()
+    load = ev.workload("doze")
+    told = [e.fields["nap_ns"] for e in load.events("demo_nap")]
+    v.equal("naps", told, [fact["ns"] for fact in load.objects("record")])
+    return v
+"""
+BY_LINES = BY_PROGRAM.replace(
+    'for fact in load.objects("record")]',
+    "for fact in map(json.loads, load.stdout.splitlines())\n"
+    '            if fact["what"] == "record"]',
+).replace("from kstall", "import json\nfrom kstall", 1)
+
+
+def test_a_program_that_shows_the_records_is_no_witness(
+    tmp_path: Path, results: Path
+) -> None:
+    lines = [{"what": "record", "ns": values[0]} for *_, values in NAPS]
+    text = "".join(f"{json.dumps(line)}\n" for line in [*lines, {"what": "cat"}])
+    (results / "doze" / "stdout").write_text(text)
+    saved = evidence.load(results)
+    # It would be, as nobody says what these lines are.
+    genuine = mutate.judged(made(tmp_path, BY_PROGRAM), saved)
+    assert outcomes(genuine, "nap_ns")["one more"] == "caught"
+    load = {**SPEC["workload"][0], "shows-events": ["record"]}
+    series = made(tmp_path, BY_PROGRAM, workload=[load])
+    mutation = mutate.judged(series, saved)
+    assert mutation.silent == ["naps_are_as_long_as_cats_say"]
+    assert outcomes(mutation, "nap_ns")["one more"] == "escaped"
+    doze = false(series, results, "nap_ns", "one more").workload("doze")
+    assert doze.stdout == '{"what": "cat"}\n'
+    assert doze.objects() == doze.objects("cat") == [{"what": "cat"}]
+    with pytest.raises(falsify.Withheld, match="record of doze shows the records"):
+        doze.objects("record")
+    # Nor can a check have them that reads the output by itself.
+    series = made(tmp_path, BY_LINES, workload=[load])
+    with pytest.raises(mutate.NotProven, match="naps_are_as_long_as_cats_say: fail"):
+        mutate.judged(series, saved)
+
+
 def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
     arguments = [
         argument("cat", "double"),

@@ -4,12 +4,14 @@
 A patch that puts a wrong value into an event shows it to all readers of the event:
 ftrace's text is printed from the record, the raw pages hold the record, and bpftrace
 reads the same record or, for a bare tracepoint, the same arguments.  So a record is
-falsified in all readings at once, as the kernel would have done.  Nothing else in the
-evidence depends on the new event's value, with two exceptions.  The output of the
-scripts of `scripts/` and of the decoders would be false as well: it is withheld.  The
-output of the workloads' programs and of the kernel's own tests is kept: if they read
-the event themselves, they could only have noticed more.  What the recorder reads
-through an argument of a bare tracepoint follows the argument.
+falsified in all readings at once, as the kernel would have done.  What the recorder
+reads through an argument of a bare tracepoint follows the argument.
+
+Output of other readers of the event would be false as well, and genuine output would
+catch what nothing had caught there.  So it is withheld: that of the scripts of
+`scripts/`, of the decoders, and lines of a workload's program that show the event's
+records, as ``shows-events`` of series.toml says.  All else is kept.  If the kernel's
+own tests read the event themselves, they could only have noticed more.
 
 Readings are matched by order: each reader sees the events of a CPU in the order in
 which they fired there.  So the n-th record of a CPU is the same event in every reading,
@@ -21,9 +23,10 @@ next: then records are matched by their values and thread.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -507,7 +510,8 @@ class Genuine:
         }
         self._reads = {point.event: point.reads for point in series.spec.tracepoint}
         self._loads = {
-            load.name: _Load(saved.workload(load.name)) for load in series.spec.workload
+            load.name: _Load(saved.workload(load.name), load.shows_events)
+            for load in series.spec.workload
         }
 
     @functools.cached_property
@@ -629,10 +633,14 @@ class _False(_Readings):
 
 
 class _Load:
-    """The results of one workload, read once."""
+    """The results of one workload, read once.
 
-    def __init__(self, workload: WorkloadResult) -> None:
+    ``shows`` are the kinds of lines in which its program shows records of new events.
+    """
+
+    def __init__(self, workload: WorkloadResult, shows: Collection[str] = ()) -> None:
         self.workload = workload
+        self.shows = shows
         self.texts: dict[str, str] = {}
         ways: Mapping[Reading, Callable[[], tuple[Event, ...]]] = {
             "text": workload.events,
@@ -643,6 +651,18 @@ class _Load:
         self._records: dict[str, list[_Record]] = {}
         self._rows: dict[str, list[Mapping[str, Member]]] = {}
         self._names: dict[str, _Names] = {}
+
+    @functools.cached_property
+    def stdout(self) -> str:
+        """The program's output without the lines that show records of new events."""
+        text = self.workload.stdout
+        if not self.shows:
+            return text
+        return "".join(
+            line
+            for line in text.splitlines(keepends=True)
+            if json.loads(line)["what"] not in self.shows
+        )
 
     def _has(self, reading: Reading) -> bool:
         file = {"text": "trace.txt", "raw": "pages", "read": "record.jsonl"}[reading]
@@ -930,6 +950,20 @@ class _Result(WorkloadResult):
     @property
     def _recorded(self) -> tuple[Event, ...]:
         return self.record()
+
+    @property
+    def stdout(self) -> str:
+        """The program's output without the lines that show records of new events."""
+        return self.load.stdout
+
+    def objects(self, what: str | None = None) -> list[dict[str, Any]]:
+        """The objects that show no records of new events; others are refused."""
+        if what in self.load.shows:
+            self.refused.append(f"{what} of {self.name}")
+            raise Withheld(
+                f"{what} of {self.name} shows the records, so it cannot prove them"
+            )
+        return super().objects(what)
 
     def decoded(self, file: str) -> str:
         """Refused: it was printed from genuine records."""

@@ -85,7 +85,8 @@ class Mutation(Model):
     seconds: float = Field(description="wall-clock time of the judging")
     witnesses: list[str] = Field(description="checks that were asked")
     silent: list[str] = Field(
-        description="checks that were not, as they read what the events' scripts print"
+        description="checks that were not, as they read what scripts or programs print "
+        "of the events' records"
     )
     mutants: list[MutantOutcome]
     stale: list[RefutedArgument] = Field(

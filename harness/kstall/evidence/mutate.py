@@ -8,7 +8,7 @@ A mutant that escapes them all has an argument in ``[[unproven]]`` of series.tom
 a failed check.  Nothing is booted.
 
 Only a check that fails has caught a mutant: one that cannot judge it has not, and
-neither has one that needs what the events' own scripts printed.
+neither has one that needs what scripts or programs printed of the events' records.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _witnesses(
     series: Series, genuine: Genuine
 ) -> tuple[tuple[_Witness, ...], list[str]]:
     """The checks that judge mutants, and those that cannot, as they read what scripts
-    print.
+    or programs print of the records.
 
     Checks that compare readers with each other are no witnesses: all readers agree on
     a false value.  Raises `NotProven` if a check does not pass on genuine evidence.

@@ -237,8 +237,10 @@ class Workload(Table):
     path that the tree's own program gets.  ``module`` is one of ours, a C file below
     ``scripts/`` that is compiled for each kernel, and loaded after ``modules``.  With
     ``decode`` perf and trace-cmd print the records of new events, too; that takes
-    seconds, and one workload for each event will do.  ``inject`` are the steps that it
-    may ask for by `kstall_guest.monitor`.  ``not_debugged`` says why it is not run on
+    seconds, and one workload for each event will do.  ``shows_events`` are the values
+    of "what" of the JSON lines in which the program prints what new events recorded: to
+    `kstall mutate` these are no witnesses.  ``inject`` are the steps that it may ask
+    for by `kstall_guest.monitor`.  ``not_debugged`` says why it is not run on
     debug kernels (KASAN + lockdep; KCSAN), and ``debugged_with`` names a fix, one of
     those that the series needs, with which it is.
     """
@@ -253,6 +255,7 @@ class Workload(Table):
     record: tuple[EventName, ...] = ()
     decode: bool = False
     scripts: tuple[str, ...] = ()
+    shows_events: tuple[Name, ...] = ()
     inject: tuple[Inject, ...] = ()
     not_debugged: Text | None = None
     debugged_with: Name | None = None
