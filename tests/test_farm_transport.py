@@ -31,6 +31,7 @@ from kstall.base.errors import NotJudged
 from kstall.farm.client import _lacks
 from kstall.farm.line import Ticket, TicketQueue
 from kstall.guest import guest, guestrun
+from kstall.pipeline import units
 
 _LOOPBACK = ("127.0.0.1", "::1")
 _SLURM = ("sbatch", "scancel")
@@ -211,6 +212,69 @@ def test_archive_of_another_entry_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(farm.Damaged, match="is no such entry"):
         shelf.bring(store, "kernels/abc", sent)
     assert not (shelf.cache / "kernels/abc").exists()
+
+
+def _tree(place: Path) -> list[str]:
+    """A copy of sources that was last used long ago, and the names to send."""
+    (place / "src").mkdir(parents=True)
+    (place / "src/Makefile").write_text(f"# {place.name}\n")
+    (place / "files").write_text("")
+    (place / "base.json").write_text('{"version": "7.3"}')
+    os.utime(place / "base.json", (int(place.name), int(place.name)))
+    return ["src", "files", "base.json"]
+
+
+def test_trees_and_roots_make_room_for_others(tmp_path: Path) -> None:
+    store = farm.Store(str(tmp_path / "store"))
+    shelf = farm.Shelf(tmp_path / "there", units.KINDS)
+    sent: dict[str, farm.Artifact] = {}
+    for name in map(str, range(1, 9)):
+        tree = tmp_path / "here" / name
+        sent[f"trees/{name}"] = store.put(tree, _tree(tree))
+        root = _entry(tmp_path / "here/roots" / name)
+        names = [path.name for path in root.iterdir()]
+        sent[f"roots/{name}"] = store.put(root, names)
+
+    def left(kind: str) -> list[str]:
+        return sorted(path.name for path in (shelf.cache / kind).glob("[!.]*"))
+
+    # A unit needs them all the time, which others may not notice.
+    needed = {name: sent[name] for name in ("trees/1", "roots/1")}
+    with shelf.borrowed(store, needed):
+        os.utime(shelf.cache / "roots/1", (1, 1))
+        for name, artifact in sent.items():
+            assert shelf.bring(store, name, artifact) is (name not in needed)
+        assert left("trees") == ["1", "6", "7", "8"]
+        assert left("roots") == ["1", "5", "6", "7", "8"]
+    # What killed workers left goes, too.
+    (shelf.cache / "trees/.removed-2/src").mkdir(parents=True)
+    shelf.bring(store, "trees/2", sent["trees/2"])
+    assert left("trees") == ["2", "6", "7", "8"]
+    assert not list((shelf.cache / "trees").glob(".removed-*"))
+
+
+def test_entry_that_makes_room_before_it_is_held_is_brought_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = farm.Store(str(tmp_path / "store"))
+    here, there = (farm.Shelf(tmp_path / name) for name in ("here", "there"))
+    _entry(here.cache / "kernels/abc")
+    sent = here.publish(store, "kernels/abc")
+    held = cache.held
+    calls = []
+
+    def late(entry: Path) -> AbstractContextManager[None]:
+        # A lease of `cache.publish` is one of another name.
+        if entry == there.cache / "kernels/abc":
+            calls.append(entry)
+            if len(calls) == 1:
+                cache.prune(entry.parent, keep=0)
+        return held(entry)
+
+    monkeypatch.setattr(cache, "held", late)
+    with there.borrowed(store, {"kernels/abc": sent}):
+        cache.prune(there.cache / "kernels", keep=0)
+        assert there.is_complete("kernels/abc") and len(calls) == 2
 
 
 @contextlib.contextmanager

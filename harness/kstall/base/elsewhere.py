@@ -120,6 +120,10 @@ class EntryKind:
         """The names below ``place`` to pack, unchanged while the block runs."""
         yield sorted(path.name for path in place.iterdir())
 
+    def prune(self, place: Path) -> None:
+        """Delete entries beside ``place``, which has just been made, if there are too
+        many of them, and none that is `cache.held`.  Here all stay."""
+
 
 def compiling(architecture: Architecture, compiler: str) -> dict[str, float]:
     """What a unit that compiles for ``architecture`` needs of a worker: gcc that prints

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import cache, elsewhere
 from .store import Artifact, Damaged, Store
 
-# How many entries of a kind are kept, and how many where there is room; other kinds are
-# pruned by their packages.
-_LIMITS = {"kernels": cache.KERNELS, "projects": (20, 20), "extra": (200, 200)}
+# How many entries of a kind are kept, and how many where there is room: of roots, of
+# 1 GB each, those of two clients with two architectures.  Other kinds are pruned by
+# their packages.
+_LIMITS = {
+    "kernels": cache.KERNELS,
+    "projects": (20, 20),
+    "extra": (200, 200),
+    "roots": (4, 4),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Shelf:
     def bring(self, store: Store, entry: str, artifact: Artifact) -> bool:
         """Bring ``entry`` into the cache; return whether it was missing.
 
-        Raises `Damaged`; a damaged entry is never in the cache.
+        Older entries make room.  Raises `Damaged`; a damaged entry is never in the
+        cache.
         """
         target = self.cache / entry
         name = f"bring-{entry.replace('/', '-')}"
@@ -49,7 +57,24 @@ class Shelf:
             target.touch()
             keep, most = _LIMITS[kind]
             cache.prune(self.cache / kind, keep=keep, most=most)
+        self._kind(entry).prune(target)
         return True
+
+    @contextlib.contextmanager
+    def borrowed(self, store: Store, entries: Mapping[str, Artifact]) -> Iterator[None]:
+        """Bring ``entries``, and have them stay in the cache while the block runs.
+
+        Raises `Damaged`.
+        """
+        with contextlib.ExitStack() as leases:
+            for entry, artifact in entries.items():
+                held = False
+                while not held:
+                    self.bring(store, entry, artifact)
+                    leases.enter_context(cache.held(self.cache / entry))
+                    # It may have made room for another one before it was held.
+                    held = self.is_complete(entry)
+            yield
 
     def publish(self, store: Store, entry: str) -> Artifact:
         """Put ``entry`` of the cache into ``store``, unless it is there."""

@@ -190,17 +190,20 @@ class _Bench:
         note = f"units/{message['kind']}/{message['key']}"
         if not message["fresh"] and (earlier := noted_answer(store, note)) is not None:
             return earlier
-        for entry, artifact in message["entries"].items():
-            self.shelf.bring(store, entry, Artifact(**artifact))
+        entries = {
+            entry: Artifact(**artifact)
+            for entry, artifact in message["entries"].items()
+        }
         scratch = self.shelf.cache / "tmp"
         scratch.mkdir(exist_ok=True)
-        began = time.monotonic()
         with (
+            self.shelf.borrowed(store, entries),
             temporary.directory("unit", scratch) as out,
             figures() as measured,
             cache.remarked(),
         ):
             perform = self.performers[message["kind"]]
+            began = time.monotonic()
             outcome = perform(self.shelf.cache, out, message["spec"])
             seconds = round(time.monotonic() - began, 3)
             answer = self._sent(store, outcome, out)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import errno
 import fcntl
 import json
 import os
@@ -300,21 +301,32 @@ def remember(cache_dir: Path, key: str, facts: Mapping[str, Any]) -> None:
     cache.write_json(cache_dir / "sources" / "seen" / f"{key}.json", dict(facts))
 
 
+def prune(cache_dir: Path, newest: str) -> None:
+    """Remove all but ``newest`` and the copies used last, as `obtain` does when it has
+    made one, and what killed runs left."""
+    trees = _trees(cache_dir)
+    with cache.lock(trees / ".lock"):
+        for leftover in _leftovers(trees):
+            cache.remove(leftover)
+        _prune(cache_dir, newest, lambda _: None)
+
+
 def _prune(cache_dir: Path, newest: str, say: Say) -> None:
     """Remove all but the copies used last; the caller holds ``trees/.lock``.
 
-    One that was used minutes ago, or whose lock is held, may belong to another run.
+    One that was used minutes ago, or whose lock is held, may belong to another run; one
+    that is `cache.held` belongs to a worker's unit.
     """
     trees = _trees(cache_dir)
     copies = sorted(
-        ((path.stat().st_mtime, path.parent) for path in trees.glob("*/base.json")),
+        ((path.stat().st_mtime, path.parent) for path in trees.glob("[!.]*/base.json")),
         reverse=True,
     )
     for used, base in copies[_keep.get() or KEPT :]:
         if base.name == newest or time.time() - used < _IDLE_S:
             continue
-        with _try_lock(base / "lock") as locked:
-            if locked:
+        with _try_lock(base / "lock") as locked, _try_lease(base) as unused:
+            if locked and unused:
                 say(f"removing the private copy {base.name}, the least recently used")
                 doomed = trees / f".removed-{base.name}"
                 base.rename(doomed)
@@ -339,3 +351,23 @@ def _try_lock(path: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+@contextlib.contextmanager
+def _try_lease(home: Path) -> Iterator[bool]:
+    """Hold the copy at ``home`` unless it is `cache.held`; whether we hold it."""
+    handle = os.open(home, os.O_RDONLY)
+    try:
+        yield _is_leased(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_leased(handle: int) -> bool:
+    """Lock the directory ``handle``, unless somebody else has; whether it is ours."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network filesystems refuse this lock: then nothing can be held there.
+        return error.errno != errno.EWOULDBLOCK
+    return True

@@ -231,6 +231,10 @@ class Trees(elsewhere.EntryKind):
             kept = [name for name in _KEPT if (place / name).exists()]
             yield ("src", "files", "base.json", *kept)
 
+    def prune(self, place: Path) -> None:
+        """Delete all but the copies used last, and those of the last minutes."""
+        store.prune(place.parents[1], place.name)
+
 
 def _gone(base: Base) -> KstallError:
     return KstallError(f"{base.path} is gone from the cache", next="run it again")
