@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import importlib
 import os
+import platform
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -147,6 +149,31 @@ def test_processors_of_a_worker(tmp_path: Path) -> None:
         said = workers.output(lost)
         assert "--cpus: not processors of this machine: 99999" in said, said
         assert "Traceback" not in said
+
+
+def test_cache_of_a_worker_is_that_of_the_one_before(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    places = world.cache / "workers"
+    host = platform.node()
+    with crowd(world) as workers:
+
+        def begin() -> ForkProcess:
+            child = workers.start("worker", workers.address)
+            # For the end of the test.
+            workers.workers[str(child.pid)] = child
+            workers.gather()
+            return child
+
+        first, second = begin(), begin()
+        assert f"{host} works for" in workers.output(first)
+        assert f"{host}-2 works for" in workers.output(second)
+        workers.kill(first)
+        left = places / host / "trees/.demo.tmp-left"
+        left.mkdir(parents=True)
+        third = begin()
+        assert f"{host} works for" in workers.output(third)
+    assert not left.exists()
+    assert sorted(path.name for path in places.iterdir()) == [host, f"{host}-2"]
 
 
 def test_certificates(tmp_path: Path) -> None:

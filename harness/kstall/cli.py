@@ -543,11 +543,12 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "can connect to that scheduler can run programs as this user.",
     )
     worker.add_argument("scheduler", help="tcp://127.0.0.1:8786 or tls://host:8786")
-    worker.add_argument("--name", help="default: host name and process id")
+    worker.add_argument("--name", help="default: host name")
     worker.add_argument(
         "--cache",
         type=Path,
-        help="its own cache (default: workers/NAME in the cache of this machine)",
+        help="its own cache (default: workers/NAME in the cache of this machine, or "
+        "NAME-2 and so on if another worker has that)",
     )
     worker.add_argument(
         "--nthreads",
@@ -969,9 +970,6 @@ def _where(arguments: argparse.Namespace) -> farm.Where | None:
 def _worker(arguments: argparse.Namespace, console: Console) -> int:
     _require_temporary()
     workers = _farm()
-    name = arguments.name or f"{platform.node()}-{os.getpid()}"
-    place = (arguments.cache or _cache() / "workers" / name).absolute()
-    place.mkdir(parents=True, exist_ok=True)
     if arguments.cpus:
         try:
             os.sched_setaffinity(0, arguments.cpus)
@@ -983,19 +981,20 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
 
     status = 0
     try:
-        workers.work(
-            arguments.scheduler,
-            workers.Shelf(place, units.KINDS),
-            units.performers(),
-            capacity=workers.offer(
-                place, name, arguments.nthreads, arguments.memory_limit
-            ),
-            store=arguments.store,
-            tls=_tls(arguments),
-            host=arguments.host,
-            patience=arguments.death_timeout,
-            say=functools.partial(_say, console),
-        )
+        with _place(arguments) as (name, place):
+            workers.work(
+                arguments.scheduler,
+                workers.Shelf(place, units.KINDS),
+                units.performers(),
+                capacity=workers.offer(
+                    place, name, arguments.nthreads, arguments.memory_limit
+                ),
+                store=arguments.store,
+                tls=_tls(arguments),
+                host=arguments.host,
+                patience=arguments.death_timeout,
+                say=functools.partial(_say, console),
+            )
     except (KstallError, OSError) as error:
         _complain(explain(error))
         status = CANNOT_RUN
@@ -1003,6 +1002,20 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
     # sys.exit() would wait for threads of units that are being ended.
     workers.leave(status)
     return status
+
+
+@contextlib.contextmanager
+def _place(arguments: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """The name and the cache of a worker, both the same at each start."""
+    host = platform.node() or "worker"
+    if arguments.cache is not None:
+        place: Path = arguments.cache.absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        yield arguments.name or f"{host}-{os.getpid()}", place
+        return
+    top = (_cache() / "workers").absolute()
+    with _farm().reserved(top, arguments.name or host) as place:
+        yield arguments.name or place.name, place
 
 
 def _scheduler(arguments: argparse.Namespace, console: Console) -> int:

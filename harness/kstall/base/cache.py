@@ -137,6 +137,15 @@ def publish(target: Path) -> Iterator[Path]:
             raise
 
 
+def sweep(directory: Path) -> None:
+    """Delete what killed attempts at entries of ``directory`` left.
+
+    Nobody else may begin one meanwhile; one that is under way is not touched.
+    """
+    for leftover in directory.glob(".*.tmp-*"):
+        _remove_unheld(leftover)
+
+
 def _sibling(target: Path) -> Path:
     """A new directory that counts as a left-over of ``target``."""
     path = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))

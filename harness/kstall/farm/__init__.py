@@ -39,6 +39,7 @@ verdict, and the next one reuses what was done.
 
 from .client import Farm
 from .opened import Where, opened, slurm_cluster
+from .place import reserved
 from .scheduler import scheduler
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
@@ -58,6 +59,7 @@ __all__ = [
     "offer",
     "opened",
     "require_private",
+    "reserved",
     "scheduler",
     "slurm_cluster",
     "work",
