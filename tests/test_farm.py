@@ -40,7 +40,7 @@ from faulty import (
     without_rights,
 )
 from kstall import farm
-from kstall.base import KstallError, arch, elsewhere
+from kstall.base import KstallError, arch, elsewhere, temporary
 from kstall.compile import sparse
 from kstall.debian import Root
 from kstall.farm import client, line
@@ -95,9 +95,20 @@ def _alone(world: World, *words: str) -> str:
     return verdict(world.validate(*words))
 
 
-def _settled(world: World) -> None:
-    """Nothing runs, and nothing is half made."""
-    assert world.processes() == []
+def _settled(world: World, *, killed: bool = False) -> None:
+    """Nothing runs, and nothing is half made or locked.
+
+    If anything was ``killed``, what that left is deleted by the next one that has a
+    temporary directory there.
+    """
+    assert world.processes() == [] and world.free()
+    places = [*world.root.glob("*/tmp"), *world.cache.glob("workers/*/tmp")]
+    for place in (world.root / "tmp", *places):
+        if killed:
+            with temporary.directory("next", place):
+                pass
+        assert list(place.glob("kstall-*")) == []
+    assert list(world.root.glob("**/store/half/*")) == []
     marks = (".tmp-", ".import-", ".removed-")
     left = [
         str(path)
@@ -359,8 +370,11 @@ def test_interrupted_with_workers_of_this_machine(world: World) -> None:
 # -- workers ---------------------------------------------------------------------------
 
 
-def _killed_when(workers: Crowd, sign: str, begin: Callable[[], int]) -> None:
-    """Kill the worker that made ``sign`` appear; the other one does its work."""
+def _killed_when(
+    workers: Crowd, sign: str, begin: Callable[[], int], *, again: int = 1
+) -> None:
+    """Kill the worker that made ``sign`` appear; the other one does its work, and
+    ``begin`` counts so many more."""
     world = workers.world
     child = workers.ask()
     until(sign, (world.root / sign).exists)
@@ -372,14 +386,14 @@ def _killed_when(workers: Crowd, sign: str, begin: Callable[[], int]) -> None:
         name for name in busy if any((world.root / name / "tmp").glob("kstall-unit-*"))
     )
     survivors = descendants(workers.workers[victim].pid)
-    assert survivors
+    assert survivors or not again
     workers.kill(workers.workers[victim])
     # By themselves they would end only when they may go on.
     until("its children end", lambda: survivors.isdisjoint(world.processes()))
     _go(world)
     ran = world.end(child)
     require_proven(ran)
-    assert begin() == before + 1
+    assert begin() == before + again
     assert _alone(world) == verdict(ran)
 
 
@@ -387,14 +401,46 @@ def test_worker_killed_as_it_builds(world: World) -> None:
     _links(world)
     with crowd(world, "one", "two") as workers:
         _killed_when(workers, "building", lambda: _linked(world))
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def test_worker_killed_as_its_guest_runs(world: World) -> None:
     world.guest(WAITS)
     with crowd(world, "one", "two") as workers:
         _killed_when(workers, "booted", lambda: len(world.guests))
-    _settled(world)
+    _settled(world, killed=True)
+
+
+def _stalling(world: World) -> None:
+    """The first archive of a kernel is half written until the test lets it go on."""
+    put = LocalFileSystem.put_file
+
+    def put_file(self: Any, source: str, target: str, *words: Any, **how: Any) -> None:
+        with contextlib.suppress(FileExistsError):
+            (world.root / "sending").mkdir()
+            data = Path(source).read_bytes()
+            Path(target).write_bytes(data[: len(data) // 2])
+            until("it may go on", (world.root / "go").exists)
+        put(self, source, target, *words, **how)
+
+    LocalFileSystem.put_file = put_file
+
+
+def test_worker_killed_as_it_sends(world: World) -> None:
+    half = world.cache / "store/half"
+    with crowd(world) as workers:
+        world.prepare.append(lambda: _stalling(world))
+        for name in ("one", "two"):
+            workers.hire(name)
+        workers.gather()
+        world.prepare.clear()
+        _killed_when(workers, "sending", lambda: len(list(half.iterdir())), again=0)
+    (left,) = half.iterdir()
+    # It is not taken for anything, and goes when it is old.
+    os.utime(left, (0, 0))
+    with crowd(world, "one") as workers:
+        require_proven(workers.validate())
+    _settled(world, killed=True)
 
 
 def test_last_worker_killed(world: World) -> None:
@@ -414,7 +460,7 @@ def test_last_worker_killed(world: World) -> None:
         ran = workers.validate()
         require_proven(ran)
     assert _alone(world) == verdict(ran)
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def _second_killed(workers: Crowd) -> ForkProcess:
@@ -466,7 +512,7 @@ def test_worker_killed_after_another_one_was_faulty(world: World) -> None:
         assert f"it is broken (on {first}; no worker can do this: " in error, error
         assert "guest of demo: there is no other worker)" in error
         _go(world)
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def test_worker_that_comes_after_both(world: World) -> None:
@@ -478,7 +524,7 @@ def test_worker_that_comes_after_both(world: World) -> None:
         require_proven(world.end(child))
         assert len(world.guests) == 2
     assert _alone(world) == verdict(world.outcome(child))
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def _with_patience(seconds: float) -> Callable[[], None]:
@@ -690,7 +736,7 @@ def test_work_that_kills_each_worker(world: World) -> None:
         workers.hire("four")
         workers.gather()
         require_proven(workers.validate())
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def test_long_work_is_reported(world: World) -> None:
@@ -790,7 +836,7 @@ def test_scheduler_gone_and_there_again(world: World) -> None:
         require_proven(ran)
         assert "build" in ran.reused
     assert _alone(world) == verdict(ran)
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def test_client_gone_and_back(world: World) -> None:
@@ -809,7 +855,7 @@ def test_client_gone_and_back(world: World) -> None:
         require_proven(ran)
         assert world.guests == ["doze"]
     assert _alone(world) == verdict(ran)
-    _settled(world)
+    _settled(world, killed=True)
 
 
 def test_two_clients_that_want_the_same_kernel(world: World) -> None:

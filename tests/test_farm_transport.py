@@ -411,6 +411,28 @@ def test_old_archives_make_room(tmp_path: Path) -> None:
     assert store.entry("kernels/abc") is None
 
 
+def test_old_notes_and_what_killed_senders_left_make_room(tmp_path: Path) -> None:
+    store = farm.Store(str(tmp_path))
+    store.note("units/guest/abc", {"entries": {}, "files": None})
+    store.note("entries/kernels/abc", {"sha256": "0", "size": 0, "form": "zst"})
+    for name in ("half/0123", "probe-0123", "mine"):
+        (tmp_path / name).write_text("left")
+    names = ["entries/kernels/abc.json", "half/0123", "mine", "probe-0123"]
+    names.append("units/guest/abc.json")
+
+    def left() -> list[str]:
+        paths = (path for path in tmp_path.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(tmp_path)) for path in paths)
+
+    store.prune()
+    assert left() == names
+    for name in names:
+        os.utime(tmp_path / name, (0, 0))
+    store.prune()
+    # Nobody knows what that is.
+    assert left() == ["mine"]
+
+
 def test_errors_keep_their_class(tmp_path: Path) -> None:
     for error in (
         guestrun.GuestEnded("it ended", log=tmp_path / "a/log", next="look"),

@@ -6,6 +6,7 @@
     objects/<sha256>.tar.zst    an entry of the cache, or the files of a run, or .tar.gz
     entries/<kind>/<key>.json   which archive an entry is
     units/<kind>/<key>.json     what came of a unit
+    half/<uuid>                 a file that is being written
 
 All but the archives is small, and everything may be deleted at any time: it is made
 again.  Files are written under another name first, so none is read half written.
@@ -14,6 +15,7 @@ again.  Files are written under another name first, so none is read half written
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -32,8 +34,10 @@ _ZSTD = "zst"
 _GZIP = "gz"
 _PROGRAMS = {_ZSTD: "zstd -3 -T0 -q", _GZIP: "gzip -1"}
 _UNPACK = {_ZSTD: "zstd -d -q", _GZIP: "gzip -d"}
-# Old archives only fill the disk; those of a day may belong to a run in progress.
+# Old files only fill the disk; those of a day may belong to a run in progress.
 _KEEP_S = 24 * 3600.0
+# All that there is, and what killed processes left: parts of files, and probes.
+_FILES = ("objects/*", "entries/*/*", "units/*/*", "half/*", "probe-*")
 
 
 class Damaged(KstallError):
@@ -202,10 +206,11 @@ class Store:
         return artifact
 
     def prune(self) -> None:
-        """Delete archives that were not written for a day, if this is a directory."""
+        """Delete files that were not written for a day, if this is a directory."""
         if not isinstance(self._fs, fsspec.get_filesystem_class("file")):
             return
-        for path in Path(self._top).glob("objects/*"):
+        top = Path(self._top)
+        for path in itertools.chain.from_iterable(map(top.glob, _FILES)):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _KEEP_S:
                     path.unlink()
