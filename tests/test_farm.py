@@ -935,6 +935,42 @@ def test_archives_that_are_cut_short(world: World) -> None:
     assert _alone(world) == verdict(ran)
 
 
+def test_store_that_a_worker_does_not_share(world: World) -> None:
+    """Say so, instead of that archives are damaged, and ask others."""
+    with crowd(world) as workers:
+        workers.hire("one", "--store", str(world.root / "another"))
+        workers.gather()
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.output
+        says = "worker one sees another store than this machine, at "
+        says += str(world.cache / "store")
+        assert f"{says} (on one; no worker can do this: " in ran.output, ran.output
+        assert f"kernels with demo: one cannot do it: {says}\n" in ran.output
+        assert "both share" in ran.output and "is not there" not in ran.output
+        # It has what it needs from another run.
+        shutil.copytree(world.cache / "store", world.root / "another")
+        workers.validate()
+        for name in ("objects", "units"):
+            shutil.rmtree(world.root / "another" / name)
+        _forget_all(world)
+        ran = workers.validate()
+        assert ran.exit_code == 2 and says in ran.output, ran.output
+        workers.hire("two")
+        workers.gather()
+        require_proven(workers.validate())
+    _settled(world)
+
+
+def test_store_named_by_a_relative_path(world: World) -> None:
+    (world.root / "elsewhere").mkdir()
+    with crowd(world, "one") as workers:
+        world.prepare.append(lambda: os.chdir(world.root / "elsewhere"))
+        ran = workers.validate("--store", "../shared")
+    require_proven(ran)
+    assert (world.root / "shared/objects").is_dir()
+    assert ran.output.count("cannot do it") == 0
+
+
 def test_store_without_rights(world: World) -> None:
     (world.root / "file").touch()
     with crowd(world, "one") as workers:

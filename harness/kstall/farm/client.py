@@ -17,7 +17,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from ..base import KstallError, elsewhere, process
 from .line import Ticket, TicketQueue
 from .shelf import Shelf
-from .store import Artifact, Damaged, Store
+from .store import Artifact, Damaged, Missing, Store
 from .worker import noted_answer, perform, version
 
 _POLL = 0.5
@@ -39,6 +39,17 @@ class Gone(KstallError):
 
 class NoWorker(KstallError):
     """No worker has what a unit needs."""
+
+
+class OtherStore(KstallError):
+    """A worker does not find in the store what this machine has there."""
+
+    def __init__(self, worker: str, store: Store) -> None:
+        super().__init__(
+            f"worker {worker} sees another store than this machine, at {store.url}",
+            next="name a directory that both share, or a URL, with --store; or start "
+            "the worker with its own --store, if it is another path there",
+        )
 
 
 @dataclass
@@ -331,6 +342,10 @@ class Farm:
     def _faulty(self, job: _Job, answer: dict[str, Any]) -> None:
         """Ask another worker.  Raises the error of the first one if there is none."""
         error = elsewhere.of_json(answer["fault"], self._shelf.cache)
+        if isinstance(error, Missing) and self._has_sent(job.unit):
+            error = OtherStore(answer["worker"], self._store)
+            fault = elsewhere.as_json(error, self._shelf.cache)
+            answer = {**answer, "fault": fault, "damaged": False}
         job.faults.append(answer)
         self._say(
             f"{job.unit.title}: {answer['worker']} cannot do it: {error.headline}"
@@ -346,6 +361,10 @@ class Farm:
             self._again(job)
         except NoWorker as no_worker:
             raise self._first_fault(job, no_worker) from no_worker
+
+    def _has_sent(self, unit: elsewhere.Unit) -> bool:
+        """Whether the store still has all entries that ``unit`` needs."""
+        return all(self._store.entry(entry) is not None for entry in unit.entries)
 
     def _first_fault(self, job: _Job, no_worker: NoWorker) -> KstallError:
         """The error of the first worker that could not do it, where none is left."""

@@ -44,6 +44,10 @@ class Damaged(KstallError):
     """An archive is not what its digest says."""
 
 
+class Missing(Damaged):
+    """An archive is not there."""
+
+
 class Unusable(KstallError):
     """The store cannot be read or written."""
 
@@ -63,7 +67,8 @@ class Artifact:
 
 
 class Store:
-    """The store at ``url``, a path or what fsspec takes for one."""
+    """The store at ``url``, a path or what fsspec takes for one; of a directory,
+    ``url`` is then its absolute path."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -75,6 +80,10 @@ class Store:
                 next="name a directory, or a URL for which fsspec's backend is "
                 "installed (sshfs for sftp://, s3fs for s3://)",
             ) from error
+        self._is_local = isinstance(self._fs, fsspec.get_filesystem_class("file"))
+        if self._is_local:
+            # Workers have it in their messages, and another working directory.
+            self.url = self._top
 
     def probe(self) -> None:
         """Raise `Unusable` unless something can be written, read and removed."""
@@ -141,17 +150,25 @@ class Store:
             try:
                 self._fs.get_file(self._at(artifact.path), os.fspath(archive))
             except FileNotFoundError as error:
-                raise self._damaged(artifact, "is not there") from error
+                raise self._missing(artifact) from error
         if cache.file_digest(archive) != artifact.sha256:
             with contextlib.suppress(OSError):
                 self._fs.rm_file(self._at(artifact.path))
-            raise self._damaged(artifact, "is not what it was")
+            raise Damaged(
+                f"archive {artifact.sha256[:12]} in {self.url} is not what it was",
+                next="run the same command again: what is damaged is made anew",
+            )
 
-    def _damaged(self, artifact: Artifact, fault: str) -> Damaged:
-        return Damaged(
-            f"archive {artifact.sha256[:12]} in {self.url} {fault}",
-            next="run the same command again: what is damaged is made anew",
+    def _missing(self, artifact: Artifact) -> Missing:
+        return Missing(
+            f"archive {artifact.sha256[:12]} in {self.url} is not there",
+            next="run the same command again: it is made anew",
         )
+
+    def require(self, artifact: Artifact) -> None:
+        """Raise `Missing` unless an archive is there, and not cut short."""
+        if not self.has(artifact):
+            raise self._missing(artifact)
 
     def has(self, artifact: Artifact) -> bool:
         """Whether an archive is there, and not cut short."""
@@ -207,7 +224,7 @@ class Store:
 
     def prune(self) -> None:
         """Delete files that were not written for a day, if this is a directory."""
-        if not isinstance(self._fs, fsspec.get_filesystem_class("file")):
+        if not self._is_local:
             return
         top = Path(self._top)
         for path in itertools.chain.from_iterable(map(top.glob, _FILES)):

@@ -194,6 +194,9 @@ class _Bench:
             entry: Artifact(**artifact)
             for entry, artifact in message["entries"].items()
         }
+        for artifact in entries.values():
+            # Even if it is in our cache: what we send would not be found, either.
+            store.require(artifact)
         scratch = self.shelf.cache / "tmp"
         scratch.mkdir(exist_ok=True)
         with (
