@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from multiprocessing.context import ForkProcess
@@ -25,7 +26,7 @@ import psutil
 import pytest
 
 from fakeworld import World, write
-from farms import Crowd, crowd
+from farms import Crowd, crowd, until
 from faulty import require_proven
 from kstall import farm
 from kstall.base import KstallError, arch, cache, elsewhere
@@ -181,6 +182,9 @@ def test_certificates(tmp_path: Path) -> None:
     mine = _certificates(tmp_path, "machine", "ca")
     with crowd(world, tls=mine) as workers:
         assert workers.address.startswith("tls://")
+        assert workers.scheduler is not None
+        remark = "only this machine can connect to it: 127.0.0.1 is its loopback"
+        until("the remark", lambda: remark in workers.output(workers.scheduler))
         workers.hire("one", *mine)
         workers.gather()
         require_proven(workers.validate(*mine))
@@ -192,6 +196,19 @@ def test_certificates(tmp_path: Path) -> None:
         assert "no scheduler answers at tls://" in ran.output
         ran = workers.validate()
         assert ran.exit_code == 2 and "asks for certificates" in ran.output
+
+
+def test_scheduler_that_others_can_connect_to(tmp_path: Path) -> None:
+    tls = _certificates(tmp_path, "machine", "ca")
+    with crowd(World(tmp_path / "world")) as workers:
+        others = workers.start("scheduler", "--host", "0.0.0.0", "--port", "0", *tls)
+        workers.workers["others"] = others
+        until("it listens", lambda: "scheduler at tls" in workers.output(others))
+        # That is so without certificates in any case, and wanted.
+        assert workers.scheduler is not None
+        time.sleep(0.5)
+        for child in (others, workers.scheduler):
+            assert "only this machine" not in workers.output(child)
 
 
 # -- what is sent --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from distributed import Scheduler
 
 from ..base import KstallError
-from .transport import NO_PAGE, Tls, require_private
+from .transport import NO_PAGE, Tls, is_loopback, require_private
 from .worker import quiet
 
 
@@ -43,6 +43,12 @@ def scheduler(
                 f"cannot listen at {host}, port {port}: {error.strerror or error}"
             ) from error
         say(f"scheduler at {server.address}")
+        if tls is not None and is_loopback(host):
+            # Debian gives a machine's own name to 127.0.1.1.
+            say(
+                f"only this machine can connect to it: {host} is its loopback "
+                "interface; for others, --host needs the address that they see"
+            )
         await stop.wait()
         await server.close()
 
