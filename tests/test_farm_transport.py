@@ -31,6 +31,7 @@ from faulty import require_proven
 from kstall import farm
 from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
+from kstall.farm import transport
 from kstall.farm.client import _lacks
 from kstall.farm.line import Ticket, TicketQueue
 from kstall.guest import guest, guestrun
@@ -196,6 +197,25 @@ def test_certificates(tmp_path: Path) -> None:
         assert "no scheduler answers at tls://" in ran.output
         ran = workers.validate()
         assert ran.exit_code == 2 and "asks for certificates" in ran.output
+
+
+def test_certificates_of_one_run(tmp_path: Path) -> None:
+    with transport.written(transport.temporary_certificates()) as tls:
+        for path in (tls.ca, tls.cert, tls.key):
+            assert path.stat().st_mode & 0o77 == 0
+        assert tls.cert.parent.stat().st_mode & 0o77 == 0
+        require = transport.require_private("tls://127.0.0.1:1", tls)
+        assert require is not None and require.require_encryption
+    assert not tls.key.exists()
+
+
+def test_certificates_of_one_run_without_cryptography(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(KstallError, match="workers need cryptography") as info:
+        transport.temporary_certificates()
+    assert info.value.next == "in a checkout, pip install '.[workers]'"
 
 
 def test_scheduler_that_others_can_connect_to(tmp_path: Path) -> None:

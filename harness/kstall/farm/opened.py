@@ -26,7 +26,14 @@ from ..base import KstallError, cache, process, space
 from .client import Farm
 from .shelf import Shelf
 from .store import Store
-from .transport import NO_PAGE, Tls, is_loopback, require_private
+from .transport import (
+    NO_PAGE,
+    Tls,
+    is_loopback,
+    require_private,
+    temporary_certificates,
+    written,
+)
 from .worker import quiet
 
 _SLURM = "slurm:"
@@ -136,16 +143,22 @@ def _wait(client: Client, count: int, seconds: float | None) -> None:
 @contextlib.contextmanager
 def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
     """A scheduler in this process and ``count`` workers, each with its part of the
-    processors and of the memory."""
+    processors and of the memory.
+
+    With certificates of their own: other users can connect to loopback, too.
+    """
+    security = temporary_certificates()
     memory = space.memory() / 2**30 / count
     processors = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
+        tls = stack.enter_context(written(security))
         cluster = stack.enter_context(
             LocalCluster(
                 n_workers=0,
                 processes=False,
                 host="127.0.0.1",
-                protocol="tcp://",
+                protocol="tls://",
+                security=security,
                 dashboard_address=NO_PAGE,
                 scheduler_kwargs={"dashboard": False},
                 silence_logs=False,
@@ -165,6 +178,8 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
                 *("--cpus", ",".join(map(str, cpus))),
                 *("--nthreads", str(max(1, len(cpus) // 2))),
                 *("--memory-limit", f"{memory:.1f}GiB", "--death-timeout", "60"),
+                *("--tls-ca-file", str(tls.ca)),
+                *("--tls-cert", str(tls.cert), "--tls-key", str(tls.key)),
             ]
             child = stack.enter_context(process.start(argv, stdout=log.fileno()))
             children.append((child, place / "worker.log"))
@@ -345,7 +360,7 @@ def slurm_cluster(
     submissions = submissions or _Submissions(secrets / "sbatch.log")
     submissions.jobs = jobs
     secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    security = True if tls is None else tls.security()
+    security = temporary_certificates() if tls is None else tls.security()
     # Slurm reports killed jobs, so workers need no nanny.
     dask.config.set({"distributed.worker.daemon": False})
     try:

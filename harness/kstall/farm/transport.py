@@ -8,8 +8,10 @@ only this machine may connect.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from urllib.parse import urlsplit
 
 from distributed import Security
 
-from ..base import KstallError
+from ..base import KstallError, cache, temporary
 
 #: Dask serves its state by HTTP, even without a dashboard: to this machine only.
 NO_PAGE = "127.0.0.1:0"
@@ -41,6 +43,30 @@ class Tls:
             files[f"tls_{role}_cert"] = str(self.cert)
             files[f"tls_{role}_key"] = str(self.key)
         return Security(require_encryption=True, **files)
+
+
+def temporary_certificates() -> Security:
+    """A certificate and its key for one run, which are only in memory."""
+    try:
+        security: Security = Security.temporary()
+    except ImportError as error:
+        raise KstallError(
+            "workers need cryptography, which is not installed",
+            next="in a checkout, pip install '.[workers]'",
+        ) from error
+    return security
+
+
+@contextlib.contextmanager
+def written(security: Security) -> Iterator[Tls]:
+    """`temporary_certificates` in files that only this user can read, which are gone
+    when the block ends."""
+    with temporary.directory("tls") as place:
+        tls = Tls(place / "cert.pem", place / "cert.pem", place / "key.pem")
+        texts = security.get_tls_config_for_role("worker")
+        cache.write_text(tls.cert, texts["cert"], mode=0o600)
+        cache.write_text(tls.key, texts["key"], mode=0o600)
+        yield tls
 
 
 def require_private(address: str, tls: Tls | None) -> Security | None:
