@@ -611,6 +611,23 @@ def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
     assert _alone(world) == verdict(ran)
 
 
+def test_worker_with_another_linker_is_not_asked(world: World) -> None:
+    other = world.root / "other"
+    write(other, {"ld": "#!/bin/sh\necho GNU ld 2\n"})
+    with crowd(world) as workers:
+        world.prepare.append(
+            lambda: os.environ.update(PATH=f"{other}:{os.environ['PATH']}")
+        )
+        workers.hire("odd")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate()
+    assert ran.exit_code == 2, ran.output
+    first, *_ = (ran.stage("workers").error or "").splitlines()
+    # That is all it lacks.
+    assert re.search(r": odd has ld: GNU ld 2 and not ld: GNU ld \(.*\) \S+$", first)
+
+
 def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
     """Its compiler has the same version, but is another one."""
     with crowd(world) as workers:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import cache
+from . import cache, process
 from .arch import Architecture
 from .errors import KstallError
 from .stage import figure
@@ -127,15 +128,28 @@ class EntryKind:
 
 def compiling(architecture: Architecture, compiler: str) -> dict[str, float]:
     """What a unit that compiles for ``architecture`` needs of a worker: gcc that prints
-    ``compiler`` as its version, and a machine of this one's architecture.
+    ``compiler`` as its version, the same linker, and a machine of this one's
+    architecture.
 
     Elsewhere the same words are those of another compiler, and programs of the lending
     root, such as pahole, do not run.
     """
+    linker = architecture.tool("ld")
+    version = version_of(linker)
     return {
         f"{architecture.tool('gcc')}: {compiler}": 1.0,
+        **({f"{linker}: {version}": 1.0} if version else {}),
         machine(platform.machine()): 1.0,
     }
+
+
+def version_of(program: str) -> str | None:
+    """The first line that ``program`` prints as its version; None if it does not."""
+    if shutil.which(program) is None:
+        return None
+    with contextlib.suppress(KstallError, IndexError):
+        return process.run([program, "--version"]).stdout.splitlines()[0]
+    return None
 
 
 def machine(name: str) -> str:

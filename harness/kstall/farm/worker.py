@@ -9,7 +9,6 @@ import contextvars
 import logging
 import os
 import platform
-import shutil
 import signal
 import threading
 import time
@@ -48,7 +47,7 @@ from .transport import (
 
 #: The amount of a property, of which nothing is used up.
 _PLENTY = 1e9
-_PROGRAMS = ("gcc", "clang", "ccache", "sparse", "pahole", "zstd")
+_PROGRAMS = ("gcc", "ld", "clang", "ccache", "sparse", "pahole", "zstd")
 #: Dask's settings in all our processes: no profiles, and more patience.
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 3,
@@ -125,7 +124,9 @@ def offer(cache_dir: Path, name: str, slots: int | None, memory: str | None) -> 
         disk=round(space.available(cache_dir) / 10**9, 1),
         kvm=os.access("/dev/kvm", os.R_OK | os.W_OK),
         programs={
-            program: text for program in _programs() if (text := _version_of(program))
+            program: text
+            for program in _programs()
+            if (text := elsewhere.version_of(program))
         },
     )
 
@@ -135,16 +136,8 @@ def _programs() -> tuple[str, ...]:
     architecture."""
     names = list(_PROGRAMS)
     for architecture in map(arch.named, arch.NAMES):
-        names += (architecture.tool("gcc"), architecture.qemu)
+        names += (*map(architecture.tool, ("gcc", "ld")), architecture.qemu)
     return tuple(dict.fromkeys(names))
-
-
-def _version_of(program: str) -> str | None:
-    if shutil.which(program) is None:
-        return None
-    with contextlib.suppress(KstallError, IndexError):
-        return process.run([program, "--version"]).stdout.splitlines()[0]
-    return None
 
 
 @dataclass(frozen=True)
