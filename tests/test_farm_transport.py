@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from multiprocessing.context import ForkProcess
@@ -404,6 +405,15 @@ def _settings(protocol: str, **words: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _memory(place: Path) -> Iterator[str]:
     yield f"memory://{place.name}"
+
+
+def test_what_stores_are_tested_with_is_installed_for_tests(project_root: Path) -> None:
+    """Else these tests are skipped for ever, and nobody notices."""
+    text = (project_root / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    (own,) = (line for line in extras["test"] if line.startswith("kstall["))
+    assert "stores" in own[len("kstall[") : -1].split(",")
+    assert any(line.startswith("moto[server]") for line in extras["test"])
 
 
 @pytest.mark.parametrize("opened", [_memory, _sftp, _s3])
