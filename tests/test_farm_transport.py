@@ -52,6 +52,7 @@ _SLURM = ("sbatch", "scancel")
         ("127.0.0.1:8786", "is not an address of a scheduler"),
         ("http://127.0.0.1:8786", "is not an address of a scheduler"),
         ("tcp://127.0.0.1:many", "Port could not be cast"),
+        ("tcp://127.0.0.1", "tcp://127.0.0.1: there is no port"),
         ("tcp://nowhere.invalid:1", "nowhere.invalid"),
     ],
 )
@@ -88,6 +89,37 @@ def test_certificates_that_are_not_there(tmp_path: Path) -> None:
     tls = farm.Tls(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
     with pytest.raises(KstallError, match="ca: there is no such file"):
         farm.require_private("tls://127.0.0.1:1", tls)
+
+
+def test_certificates_that_are_damaged(tmp_path: Path) -> None:
+    """The file is named, before anything is begun."""
+    _certificates(tmp_path, "machine", "ca")
+    _certificates(tmp_path, "stranger", "other")
+    ca, cert, key = (tmp_path / name for name in ("ca.pem", "machine.pem", "other.key"))
+    with pytest.raises(KstallError, match=r"other\.key has no key .*machine\.pem: "):
+        farm.Tls(ca, cert, key).security()
+    key = tmp_path / "machine.key"
+    farm.Tls(ca, cert, key).security()
+    text = key.read_text()
+    key.write_text(text.replace("MI", "??", 1))
+    with pytest.raises(KstallError, match=r"machine\.key has no key in PEM that bel"):
+        farm.Tls(ca, cert, key).security()
+    broken = tmp_path / "broken"
+    broken.write_text("broken")
+    for files in ((broken, cert, key), (ca, broken, key)):
+        with pytest.raises(KstallError, match="broken has no certificate in PEM"):
+            farm.Tls(*files).security()
+
+
+def test_worker_without_a_scheduler_says_why(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", level="quick")
+    for address, says in (
+        ("tcp://127.0.0.1", "tcp://127.0.0.1: there is no port"),
+        ("tcp://127.0.0.1:9", "Connection refused"),
+    ):
+        ran = world.run("worker", address, "--name", "w", "--death-timeout", "1")
+        assert ran.exit_code == 2 and says in ran.output, ran.output
+        assert "Traceback" not in ran.output
 
 
 def test_scheduler_listens_to_this_machine_only(tmp_path: Path) -> None:

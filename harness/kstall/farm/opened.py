@@ -30,6 +30,7 @@ from .transport import (
     NO_PAGE,
     Tls,
     is_loopback,
+    reason,
     require_private,
     temporary_certificates,
     written,
@@ -116,9 +117,8 @@ def _client(address: Any, security: Any) -> Iterator[Client]:
             timeout=_CONNECT_S,
         )
     except Exception as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise KstallError(
-            f"no scheduler answers at {address}: {why}",
+            f"no scheduler answers at {address}: {reason(error)}",
             next="start one with `kstall scheduler`, and look at the certificates",
         ) from error
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +35,49 @@ class Tls:
     key: Path
 
     def security(self) -> Security:
-        """The settings for Dask.  Raises `KstallError` for a file that is missing."""
+        """The settings for Dask.  Raises `KstallError` for a file that is missing or
+        not what it should be, which Dask would not name."""
         for path in (self.ca, self.cert, self.key):
             if not path.is_file():
                 raise KstallError(f"{path}: there is no such file")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for path in (self.ca, self.cert):
+            with _named(f"{path} has no certificate in PEM"):
+                context.load_verify_locations(path)
+        with _named(f"{self.key} has no key in PEM that belongs to {self.cert}"):
+            # Of one with a password nobody could be asked for it.
+            context.load_cert_chain(self.cert, self.key, password="")
         files: dict[str, Any] = {"tls_ca_file": str(self.ca)}
         for role in ("client", "scheduler", "worker"):
             files[f"tls_{role}_cert"] = str(self.cert)
             files[f"tls_{role}_key"] = str(self.key)
         return Security(require_encryption=True, **files)
+
+
+@contextlib.contextmanager
+def _named(fault: str) -> Iterator[None]:
+    """Raise errors of OpenSSL as ``fault``, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise KstallError(f"{fault}: {error.strerror or error}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What Dask says in ``error``, and what that was due to."""
+    texts = [_text(error)]
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        if str(cause):
+            texts[1:] = [_text(cause)]
+        cause = cause.__cause__ or cause.__context__
+    return ": ".join(dict.fromkeys(texts))
+
+
+def _text(error: BaseException) -> str:
+    """``error`` in a line."""
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def temporary_certificates() -> Security:
@@ -78,9 +113,11 @@ def require_private(address: str, tls: Tls | None) -> Security | None:
             next="it looks like tcp://127.0.0.1:8786 or tls://host:8786",
         )
     try:
-        parts.port  # noqa: B018 - it is parsed when it is asked for
+        port = parts.port
     except ValueError as error:
         raise KstallError(f"{address}: {error}") from error
+    if port is None:
+        raise KstallError(f"{address}: there is no port", next=f"try {address}:8786")
     if parts.scheme == "tls":
         if tls is None:
             raise KstallError(

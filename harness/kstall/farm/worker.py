@@ -41,6 +41,7 @@ from .transport import (
     NO_PAGE,
     Tls,
     own_address,
+    reason,
     require_loopback,
     require_private,
 )
@@ -333,7 +334,7 @@ async def _serve(
     except Exception as error:
         raise KstallError(
             f"the scheduler at {address} does not accept worker {capacity.name}: "
-            f"{str(error) or type(error).__name__}",
+            f"{reason(error)}",
             next="is it running, and is there no other worker of that name?",
         ) from error
     say(f"{capacity.name} works for {address}")
