@@ -29,7 +29,7 @@ import pytest
 from fakeworld import World, write
 from farms import Crowd, crowd, until
 from faulty import require_proven
-from kstall import farm
+from kstall import cli, farm
 from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
 from kstall.farm import transport
@@ -120,6 +120,17 @@ def test_worker_without_a_scheduler_says_why(tmp_path: Path) -> None:
         ran = world.run("worker", address, "--name", "w", "--death-timeout", "1")
         assert ran.exit_code == 2 and says in ran.output, ran.output
         assert "Traceback" not in ran.output
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "nan", "inf"])
+def test_worker_with_no_time_to_wait(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["worker", "tcp://127.0.0.1:9", f"--death-timeout={text}"]
+    with pytest.raises(SystemExit) as ended:
+        cli._parser().parse_args(words)
+    assert ended.value.code == 2
+    assert f"argument --death-timeout: {text}: not a time" in capsys.readouterr().err
 
 
 def test_scheduler_listens_to_this_machine_only(tmp_path: Path) -> None:
@@ -613,8 +624,6 @@ def test_what_slurm_is_reported(
     ):
         assert words in command
     # These words our worker understands.
-    from kstall import cli
-
     parsed = cli._parser().parse_args(command.split()[3:])
     assert parsed.store == "/shared/store" and parsed.nthreads == 8
 

@@ -9,6 +9,7 @@ import functools
 import importlib
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -570,7 +571,7 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     worker.add_argument(
         "--death-timeout",
-        type=float,
+        type=_seconds,
         default=60.0,
         metavar="SECONDS",
         help="how long to wait for the scheduler (default: %(default)s)",
@@ -703,6 +704,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}: not at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: not a time")
     return number
 
 
