@@ -133,6 +133,16 @@ def test_worker_with_no_time_to_wait(
     assert f"argument --death-timeout: {text}: not a time" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", ".", "", "-a", "a b", "a:b"])
+def test_worker_whose_name_is_no_directory(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cache is below workers/, and a part of paths that make takes."""
+    with pytest.raises(SystemExit):
+        cli._parser().parse_args(["worker", "tcp://127.0.0.1:9", f"--name={name}"])
+    assert f"argument --name: {name!r}: not a name of " in capsys.readouterr().err
+
+
 def test_scheduler_listens_to_this_machine_only(tmp_path: Path) -> None:
     with pytest.raises(KstallError, match="executes what it is sent"):
         farm.scheduler("0.0.0.0", 0, None, print)

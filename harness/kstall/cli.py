@@ -544,7 +544,7 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "can connect to that scheduler can run programs as this user.",
     )
     worker.add_argument("scheduler", help="tcp://127.0.0.1:8786 or tls://host:8786")
-    worker.add_argument("--name", help="default: host name")
+    worker.add_argument("--name", type=_worker_name, help="default: host name")
     worker.add_argument(
         "--cache",
         type=Path,
@@ -712,6 +712,15 @@ def _seconds(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: not a time")
     return number
+
+
+def _worker_name(text: str) -> str:
+    """A name that is also one of a directory, below which kernels can be built."""
+    if not re.fullmatch(r"\w[\w.-]*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: not a name of letters, digits, '.', '-' and '_'"
+        )
+    return text
 
 
 def _natural(text: str) -> int:
