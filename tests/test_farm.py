@@ -322,6 +322,17 @@ def test_workers_of_this_machine(world: World) -> None:
     _settled(world)
 
 
+def test_workers_of_another_run_keep_their_directory(world: World) -> None:
+    _own_interpreter(world)
+    places = world.cache / "workers"
+    with farm.reserved(places, "worker-1") as other:
+        (other / "worker.log").write_text("of another run")
+        require_proven(world.validate("--workers", "1"))
+        assert (other / "worker.log").read_text() == "of another run"
+    assert "worker-1 works for" in (places / "worker-1-2/worker.log").read_text()
+    _settled(world)
+
+
 #: A queue that begins each job at once, here.
 SLURM = {
     "sbatch": """\

@@ -24,6 +24,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from ..base import KstallError, cache, process, space
 from .client import Farm
+from .place import reserved
 from .shelf import Shelf
 from .store import Store
 from .transport import (
@@ -169,8 +170,8 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
         for number in range(count):
             name = f"worker-{number + 1}"
             cpus = processors[number::count] or [processors[number % len(processors)]]
-            place = cache_dir / "workers" / name
-            place.mkdir(parents=True, exist_ok=True)
+            # Another run may have one of that name, with its log.
+            place = stack.enter_context(reserved(cache_dir / "workers", name))
             log = stack.enter_context((place / "worker.log").open("w"))
             argv = [
                 *(sys.executable, "-m", "kstall", "worker", address),
