@@ -380,6 +380,23 @@ def test_interrupted_with_workers_of_this_machine(world: World) -> None:
     _settled(world)
 
 
+def test_killed_with_workers_of_this_machine(world: World) -> None:
+    """Nothing of it goes on, and the next run has its workers' caches."""
+    _own_interpreter(world)
+    world.guest(WAITS)
+    child = world.start("--workers", "1")
+    until("a guest", (world.root / "booted").exists)
+    # When it returns, no process is left.
+    world.kill(child)
+    _go(world)
+    again = world.validate("--workers", "1")
+    require_proven(again)
+    assert "build" in again.reused and len(world.guests) == 2
+    assert [path.name for path in (world.cache / "workers").iterdir()] == ["worker-1"]
+    assert _alone(world) == verdict(again)
+    _settled(world, killed=True)
+
+
 # -- workers ---------------------------------------------------------------------------
 
 
@@ -453,6 +470,44 @@ def test_worker_killed_as_it_sends(world: World) -> None:
     os.utime(left, (0, 0))
     with crowd(world, "one") as workers:
         require_proven(workers.validate())
+    _settled(world, killed=True)
+
+
+def _unpacking(world: World) -> None:
+    """The first entry is half unpacked until the test lets it go on."""
+    get = farm.Store.get
+
+    def half(self: farm.Store, artifact: farm.Artifact, target: Path) -> None:
+        with contextlib.suppress(FileExistsError):
+            (world.root / "unpacking").mkdir()
+            (target / "half").touch()
+            write(world.root, {"victim": target.relative_to(world.root).parts[0]})
+            until("it may go on", (world.root / "go").exists)
+        get(self, artifact, target)
+
+    setattr(farm.Store, "get", half)  # noqa: B010
+
+
+def test_worker_killed_as_it_unpacks(world: World) -> None:
+    with crowd(world) as workers:
+        world.prepare.append(lambda: _unpacking(world))
+        for name in ("one", "two"):
+            workers.hire(name)
+        workers.gather()
+        world.prepare.clear()
+        child = workers.ask()
+        named = world.root / "victim"
+        until("it unpacks", lambda: named.exists() and named.read_text())
+        victim = named.read_text()
+        workers.kill(workers.workers[victim])
+        _go(world)
+        ran = world.end(child)
+        require_proven(ran)
+    assert list(world.root.glob(f"{victim}/*/.*.tmp-*/half"))
+    # The next worker that has this cache.
+    with farm.reserved(world.root, victim):
+        pass
+    assert _alone(world) == verdict(ran)
     _settled(world, killed=True)
 
 
