@@ -694,6 +694,26 @@ def test_worker_with_another_linker_is_not_asked(world: World) -> None:
     assert re.search(r": odd has ld: GNU ld 2 and not ld: GNU ld \(.*\) \S+$", first)
 
 
+def test_worker_with_another_virtme_ng_boots_nothing(world: World) -> None:
+    def other() -> None:
+        vars(workers_module).update(virtme=lambda: {"virtme-ng": "0.1"})
+
+    with crowd(world) as workers:
+        world.prepare.append(other)
+        workers.hire("odd")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.output
+        error = ran.stage("guest").error or ""
+        assert "odd has virtme-ng: 0.1 and not virtme-ng: " in error, error
+        # It has built the kernel.
+        assert (world.root / "odd/builds").exists() and world.guests == []
+        workers.hire("two")
+        workers.gather()
+        require_proven(workers.validate())
+
+
 def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
     """Its compiler has the same version, but is another one."""
     with crowd(world) as workers:

@@ -18,7 +18,7 @@ from ..base import KstallError, elsewhere, process
 from .line import Ticket, TicketQueue
 from .shelf import Shelf
 from .store import Artifact, Damaged, Missing, Store
-from .worker import noted_answer, perform, version
+from .worker import needs_of, noted_answer, perform, version
 
 _POLL = 0.5
 # Results are small.
@@ -186,7 +186,7 @@ class Farm:
 
     def _submit(self, job: _Job, *, fresh: bool = False) -> None:
         unit = job.unit
-        needs = {**unit.needs, f"kstall: {version()}": 1.0}
+        needs = needs_of(unit)
         fitting = self._fitting(unit, needs, job.tried)
         if needs.get("slot") == elsewhere.ALL:
             slots = [worker["resources"]["slot"] for worker in fitting.values()]
@@ -376,7 +376,7 @@ class Farm:
         began = looked = time.monotonic()
         alone: float | None = None
         unit = job.unit
-        needs = {**unit.needs, f"kstall: {version()}": 1.0}
+        needs = needs_of(unit)
         while True:
             self._require_going()
             if (answer := self._result(job)) is not None:

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,22 @@ SETTINGS = {
 def version() -> str:
     """The version of kstall, with a digest that distinguishes checkouts."""
     return f"{__version__} {sources.digest('kstall', 'kstall_guest')}"
+
+
+def needs_of(unit: elsewhere.Unit) -> dict[str, float]:
+    """What ``unit`` needs, also of our own installation: one kstall, and where QEMU
+    boots guests the same virtme-ng, which is not among their keys."""
+    needs = {**unit.needs, f"kstall: {version()}": 1.0}
+    if any(name.startswith("qemu-") for name in needs):
+        needs.update((f"{name}: {text}", 1.0) for name, text in virtme().items())
+    return needs
+
+
+def virtme() -> dict[str, str]:
+    """The version of the virtme-ng beside our interpreter, by name, if there is one."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return {"virtme-ng": metadata.version("virtme-ng")}
+    return {}
 
 
 @dataclass(frozen=True)
@@ -125,9 +142,12 @@ def offer(cache_dir: Path, name: str, slots: int | None, memory: str | None) -> 
         disk=round(space.available(cache_dir) / 10**9, 1),
         kvm=os.access("/dev/kvm", os.R_OK | os.W_OK),
         programs={
-            program: text
-            for program in _programs()
-            if (text := elsewhere.version_of(program))
+            **{
+                program: text
+                for program in _programs()
+                if (text := elsewhere.version_of(program))
+            },
+            **virtme(),
         },
     )
 
