@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -14,13 +13,13 @@ import os
 import platform
 import re
 import struct
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kstall_guest import waiting
+from kstall_guest import own, waiting
 from kstall_guest.errors import LostEvents
 from kstall_guest.workload import complain
 
@@ -481,30 +480,17 @@ _SLOW = """
 BEGIN {
 	$at = 0;
 	while ($at < 4000) { @steps[$at] = 0; $at++; }
-	printf("ready\\n");
 }
 kprobe:FUNCTION / cpu == 0 / {
 	for ($step : @steps) { @last = nsecs; }
 }
+END { clear(@steps); }
 """
 
 
-@contextlib.contextmanager
-def slowed(function: str) -> Iterator[None]:
+def slowed(function: str) -> AbstractContextManager[object]:
     """Calls of this function on processor 0 take longer meanwhile."""
-    with subprocess.Popen(
-        ["bpftrace", "-e", _SLOW.replace("FUNCTION", function)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as slow:
-        assert slow.stdout is not None
-        for line in slow.stdout:
-            if line.strip() == "ready":
-                break
-        else:
-            raise OSError("bpftrace ended before it was ready")
-        yield
-        slow.terminate()
+    return own.bpftrace("slow", _SLOW.replace("FUNCTION", function), skips=True)
 
 
 _OF_FLUSHES = {

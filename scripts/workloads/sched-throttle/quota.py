@@ -18,12 +18,13 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kstall_guest import waiting
+from kstall_guest import own, waiting
+from kstall_guest.own import Printed
 
 ROOT = Path("/sys/fs/cgroup")
 MS = 1_000_000
@@ -574,57 +575,42 @@ def write_by_workers(over: Callable[[], bool], writing: Flag) -> dict[str, objec
     }
 
 
+#: Each line begins with its time: CPUs have buffers of their own, which are printed in
+#: turn.
 LISTEN = """
 rawtracepoint:sched_cfs_throttle_tp {
 	$cfs_rq = (struct cfs_rq *)arg0;
-	printf("throttle %lu\\n", $cfs_rq->tg->css.cgroup->kn->id);
+	printf("%llu throttle %lu\\n", nsecs, $cfs_rq->tg->css.cgroup->kn->id);
 }
 rawtracepoint:sched_cfs_unthrottle_tp {
 	$cfs_rq = (struct cfs_rq *)arg0;
-	printf("unthrottle %lu %lu\\n", $cfs_rq->tg->css.cgroup->kn->id, arg1);
+	printf("%llu unthrottle %lu %lu\\n", nsecs, $cfs_rq->tg->css.cgroup->kn->id,
+		arg1);
 }
 rawtracepoint:sched_cfs_throttle_task_tp {
-	printf("throttle_task %d\\n", ((struct task_struct *)arg0)->pid);
+	printf("%llu throttle_task %d\\n", nsecs, ((struct task_struct *)arg0)->pid);
 }
 rawtracepoint:sched_cfs_unthrottle_task_tp {
-	printf("unthrottle_task %d %d\\n", ((struct task_struct *)arg0)->pid,
+	printf("%llu unthrottle_task %d %d\\n", nsecs, ((struct task_struct *)arg0)->pid,
 		(int32)arg2);
 }
 """
 
 
-class Listener:
+def listener() -> AbstractContextManager[Printed]:
     """A bpftrace of the workload's own that prints each of the four events."""
+    return own.bpftrace("listener", LISTEN, patched=True)
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            ["bpftrace", "-B", "line", "-e", LISTEN],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "__BPFTRACE_NOTIFY_PROBES_ATTACHED": "1"},
-        )
 
-    def wait_attached(self) -> None:
-        """Return once all probes are attached."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("__BPFTRACE_NOTIFY_PROBES_ATTACHED"):
-                return
-        raise ChildProcessError("bpftrace ended before its probes were attached")
+def wait_heard(printed: Printed, count: int) -> None:
+    """Return when so many events were printed, or did not come though they had time."""
+    waiting.until(
+        lambda: len(printed.lines()) >= count, SCENE_S, f"{count} events", patched=True
+    )
 
-    def lines(self, count: int) -> list[str]:
-        """The first ``count`` lines, or all that there were in `SCENE_S`."""
-        assert self._process.stdout is not None
-        lines = []
-        alarm = threading.Timer(SCENE_S, self._process.kill)
-        alarm.start()
-        for line in self._process.stdout:
-            if line.startswith(("throttle", "unthrottle")):
-                lines.append(line.strip())
-            if len(lines) == count:
-                break
-        alarm.cancel()
-        self._process.kill()
-        self._process.wait()
-        return lines
+
+def heard(printed: Printed, count: int) -> list[str]:
+    """The first ``count`` events, without their times."""
+    words = (line.partition(" ") for line in printed.lines())
+    events = sorted(words, key=lambda parts: int(parts[0]))
+    return [text for _, _, text in events[:count]]
