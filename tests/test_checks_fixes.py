@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.verdict import run_check
 
 MS = 1_000_000
 PAGE = 4096
@@ -457,6 +458,74 @@ def test_triggers_of_a_module_that_goes(
         "triggers_hold_nothing_when_gone",
     )
     assert [_wrong(getattr(checks, name)(evidence)) for name in names] == wrong
+
+
+# -- drm-sched-chain, drm-sched-tests -------------------------------------------------
+
+
+LATE_RUNS: Lines = [
+    {"run": run, "status": 0, "jobs": 297, "back": 297, "chains": chains}
+    for run, chains in (("in time", [[99, 0]] * 3), ("late", [[99, 98]] * 3))
+]
+MEMORY_RUNS: Lines = [
+    {"run": run, "status": 0, "jobs": 300, "back": 300, "late": 0}
+    for run in ("workers in time", "workers late")
+]
+MEMORY_RUNS[1]["demoted"] = 2
+
+
+@pytest.mark.parametrize(
+    ("series", "at", "change", "wrong", "status"),
+    [
+        ("drm-sched-chain", 0, {}, [], "pass"),
+        (
+            "drm-sched-chain",
+            1,
+            {"chains": [[99, 98], [99, 0], [99, 98]]},
+            ["late: chain 2: for one that was given back"],
+            "error",
+        ),
+        (
+            "drm-sched-chain",
+            1,
+            {"chains": [[99, 0]] * 3, "status": 1},
+            [
+                "late: exit status of the suite",
+                *(f"late: chain {n}: for one that was given back" for n in "123"),
+            ],
+            "fail",
+        ),
+        ("drm-sched-chain", 0, {"back": 296}, ["in time: given back"], "fail"),
+        ("drm-sched-tests", 0, {}, [], "pass"),
+        ("drm-sched-tests", 1, {"demoted": 0}, ["workers that were late"], "error"),
+        (
+            "drm-sched-tests",
+            1,
+            {"late": 1},
+            ["workers late: given back after they were freed"],
+            "fail",
+        ),
+    ],
+)
+def test_tests_of_the_scheduler(
+    project_root: Path,
+    tmp_path: Path,
+    series: str,
+    at: int,
+    change: dict[str, Any],
+    wrong: list[str],
+    status: str,
+) -> None:
+    chain = series == "drm-sched-chain"
+    lines = copy.deepcopy(LATE_RUNS if chain else MEMORY_RUNS)
+    lines[at].update(change)
+    load = _load(tmp_path, "late" if chain else "memory", _said(lines))
+    checks = _checks(project_root, series)
+    judge = checks.late_tests_pass if chain else checks.jobs_outlive_the_scheduler
+    evidence = Evidence(tmp_path, {}, {load.name: load}, {})
+    assert _wrong(judge(evidence)) == wrong
+    check = run_check("it", "positive", "", judge, evidence)
+    assert check.status == status
 
 
 # -- drm-sched-stop -------------------------------------------------------------------

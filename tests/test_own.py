@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from workloadprograms import program
 
 from kstall_guest import bpftrace, own, workload
 from kstall_guest.errors import GuestError, ScriptRefused, TracerFailed
@@ -125,24 +123,6 @@ def test_a_program_that_fails_meanwhile_is_not_excused(told: Path) -> None:
 
 
 # -- the programs that have one --------------------------------------------------------
-
-
-def program(
-    project_root: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> ModuleType:
-    """A program, or a module, of the workloads."""
-    path = project_root / "scripts/workloads" / name
-    monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    module_name = path.stem.replace("-", "_")
-    loader = importlib.machinery.SourceFileLoader(module_name, str(path))
-    spec = importlib.util.spec_from_loader(module_name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look for it there.
-    monkeypatch.setitem(sys.modules, module_name, module)
-    loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(
