@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from workloadprograms import program
 
-from kstall_guest import workload
+from kstall_guest import hosttime, workload
 
 STATS = "entries: 7\noverrun: {overrun}\ncommit overrun: 0\ndropped events: {dropped}\n"
 
@@ -45,3 +47,57 @@ def test_lost_records_are_no_word_on_the_kernel(
     ]
     facts = json.loads(capsys.readouterr().out)
     assert (facts["run"], facts["status"], facts["jobs"]) == ("a run", 0, 0)
+
+
+class Module:
+    """What stands in for the module: the second of its scenes does not end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.number, self.given_up = folder / "number", folder / "given_up"
+        self.number.write_text("0\n")
+        self.given_up.write_text("0\n")
+
+    def read_text(self) -> str:
+        self.number.write_text("1\n")
+        time.sleep(0.02)
+        self.number.write_text("2\n")
+        while self.given_up.read_text() != "2\n":
+            time.sleep(0.01)
+        return "{}\n"
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "lost"
+    path.write_text("0 0")
+    monkeypatch.setattr(hosttime, "_LOST", path)
+    yield path
+
+
+@pytest.mark.parametrize(("owed", "told"), [(0, set()), (9, {"not-in-time"})])
+def test_a_scene_that_does_not_end_is_given_up(
+    tmp_path: Path,
+    project_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: Path,
+    owed: float,
+    told: set[str],
+) -> None:
+    module = program(project_root, monkeypatch, "drm-sched-stop/kill-entities")
+    scenes = Module(tmp_path)
+    monkeypatch.setattr(module, "SCENES", scenes)
+    monkeypatch.setattr(module, "NUMBER", scenes.number)
+    monkeypatch.setattr(module, "GIVEN_UP", scenes.given_up)
+    monkeypatch.setattr(module, "SCENE_S", 0.3)
+    monkeypatch.setenv("KSTALL_TROUBLE", str(tmp_path / workload.TROUBLE))
+    # It is told meanwhile that the host owes this machine more than it ever waits for.
+    read = hosttime.lost
+    began = time.monotonic()
+    monkeypatch.setattr(
+        hosttime,
+        "lost",
+        lambda: (read() or 0) + owed * (time.monotonic() - began > 0.2),
+    )
+    assert module.play() == "{}\n"
+    troubles = workload.troubles(tmp_path)
+    assert {trouble.kind for trouble in troubles} == told

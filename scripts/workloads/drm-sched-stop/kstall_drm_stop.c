@@ -5,7 +5,8 @@
  * The scheduler has credits for one job, whose "hardware" is done with it when the scene
  * says so.  Its worker can be held where it has selected an entity and not yet popped a
  * job, in prepare_job().  When the entity has ended, another one queues a job.  Reading
- * the file in debugfs plays all scenes, and gives a line of JSON for each.
+ * the file in debugfs plays all scenes, and gives a line of JSON for each.  A wait has no
+ * limit but that user space gives up the scene, as it knows how much time the host gave.
  *
  * A driver would free the entity as soon as it has ended.  Here it is only compared with
  * what it was then, as a kernel with the bug would crash; with frees=1 it is freed, for
@@ -16,14 +17,12 @@
 #include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/device.h>
-#include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/rbtree.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 
 #define JOBS 3
-#define PATIENCE (20 * HZ)
 
 enum moment {
 	BEFORE_SELECTED,
@@ -66,6 +65,14 @@ static DECLARE_COMPLETION(run);
 static bool hold, in_window;
 static atomic_t freed;
 
+static unsigned int number;
+module_param(number, uint, 0400);
+MODULE_PARM_DESC(number, "The scene that is played, from 1 on");
+
+static unsigned int given_up;
+module_param(given_up, uint, 0600);
+MODULE_PARM_DESC(given_up, "The scene in which nothing is waited for any more");
+
 static bool frees;
 module_param(frees, bool, 0400);
 MODULE_PARM_DESC(frees, "Free an entity before another one queues a job");
@@ -80,16 +87,21 @@ static const struct dma_fence_ops hardware_ops = {
 	.get_timeline_name = name,
 };
 
+/* Whether to go on waiting; returns a moment later. */
+static bool go_on(void)
+{
+	msleep(1);
+	return READ_ONCE(given_up) != READ_ONCE(number);
+}
+
 static struct dma_fence *prepare_job(struct drm_sched_job *base,
 				     struct drm_sched_entity *of)
 {
-	unsigned long limit = jiffies + PATIENCE;
-
 	complete(&selected);
 	if (hold) {
 		hold = false;
-		while (!READ_ONCE(of->stopped) && time_before(jiffies, limit))
-			msleep(1);
+		while (!READ_ONCE(of->stopped) && go_on())
+			;
 		in_window = READ_ONCE(of->stopped);
 	}
 	return NULL;
@@ -166,15 +178,21 @@ static unsigned int count_run(unsigned int count)
 /* Have the hardware be done with all that was run, until all jobs are freed. */
 static void finish(unsigned int count)
 {
-	unsigned long limit = jiffies + PATIENCE;
 	unsigned int i;
 
-	while (atomic_read(&freed) < count && time_before(jiffies, limit)) {
+	do {
 		for (i = 0; i < count; i++)
 			if (READ_ONCE(jobs[i].has_run))
 				dma_fence_signal(jobs[i].hardware);
-		msleep(1);
-	}
+	} while (atomic_read(&freed) < count && go_on());
+}
+
+static bool has_come(struct completion *moment)
+{
+	while (!try_wait_for_completion(moment))
+		if (!go_on())
+			return false;
+	return true;
 }
 
 static int play_with(struct seq_file *seq, const struct scene *scene,
@@ -193,9 +211,9 @@ static int play_with(struct seq_file *seq, const struct scene *scene,
 			return ret;
 	}
 	if (scene->killed == IN_WINDOW)
-		met = wait_for_completion_timeout(&selected, PATIENCE);
+		met = has_come(&selected);
 	else if (scene->killed == AFTER_RUN)
-		met = wait_for_completion_timeout(&run, PATIENCE);
+		met = has_come(&run);
 	else if (scene->killed == NEVER)
 		finish(scene->jobs);
 	if (scene->twice)
@@ -275,6 +293,7 @@ static int play(struct seq_file *seq, const struct scene *scene)
 	unsigned int i;
 	int ret;
 
+	WRITE_ONCE(number, number + 1);
 	reinit_completion(&selected);
 	reinit_completion(&run);
 	atomic_set(&freed, 0);
