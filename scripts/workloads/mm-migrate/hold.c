@@ -6,7 +6,7 @@
  * while it copies, for most of the system call; before that it allocates a bounce
  * buffer, and it ends at once if the copy cannot be handed out.  The reader reads all
  * the time, and the moves are spread over its windows: most of them meet the mutex,
- * which the lock's own events tell.
+ * which the lock's own events tell.  Moves that are later than READS reads do not.
  *
  * usage: hold MIB MOVES
  */
@@ -34,8 +34,6 @@ static uint64_t read_once(struct reader *r)
 	ended = now();
 	if (error != EFAULT)
 		die("the read ended with %d", error);
-	if (r->reads == READS)
-		die("more reads than expected");
 	r->at[r->reads].began = began;
 	r->at[r->reads++].ended = ended;
 	return ended - began;
@@ -45,7 +43,7 @@ static void *reader(void *argument)
 {
 	struct reader *r = argument;
 
-	while (!atomic_load(&r->stop)) {
+	while (!atomic_load(&r->stop) && r->reads < READS) {
 		atomic_store(&r->begun, true);
 		read_once(r);
 	}

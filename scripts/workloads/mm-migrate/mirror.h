@@ -6,7 +6,8 @@
  * Each program prints one JSON object a line: "what" was done, with what it saw
  * itself.  Times are CLOCK_MONOTONIC in ns, addresses are decimal.  A program that
  * cannot do its work exits 1 and says why on stderr; one that finds that this machine
- * cannot, prints {"what": "skip", "why": ...} and exits 0.
+ * cannot, prints {"what": "skip", "why": ...} and exits 0.  Waits have no limit: the agent
+ * ends a program that takes too long, and knows how much time the host gave.
  */
 #ifndef MIRROR_H
 #define MIRROR_H

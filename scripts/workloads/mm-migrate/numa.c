@@ -11,8 +11,6 @@
 
 #define BALANCING	"/proc/sys/kernel/numa_balancing"
 #define SCAN		"/sys/kernel/debug/sched/numa_balancing/"
-/* The longest wait for a scan; the least time between two is set to 100 ms. */
-#define PATIENCE	(30000 * MS)
 
 static unsigned long long vmstat(const char *name)
 {
@@ -31,10 +29,9 @@ static unsigned long long vmstat(const char *name)
 	die("vmstat: %s", name);
 }
 
-/* Use the pages, in user space, until the scan has changed some, or for PATIENCE. */
+/* Use the pages, in user space, until the scan has changed some. */
 static unsigned long long use(volatile char *at, size_t pages, unsigned long long before)
 {
-	uint64_t limit = now() + PATIENCE;
 	unsigned long long seen;
 	size_t i, n;
 
@@ -43,7 +40,7 @@ static unsigned long long use(volatile char *at, size_t pages, unsigned long lon
 			for (i = 0; i < pages; i++)
 				at[i * PAGE]++;
 		seen = vmstat("numa_pte_updates") - before;
-	} while (!seen && now() < limit);
+	} while (!seen);
 	return seen;
 }
 
