@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
 from kstall.series import Project
-from kstall.verdict import Verdict
+from kstall.verdict import Verdict, run_check
 
 MS = 1_000_000
 PAGE = 4096
@@ -244,3 +245,107 @@ def test_end_that_is_switched_on_amid_a_callback(
         if isinstance(fact, dict) and fact["what"] == "off amid":
             fact["helpers"] = 1
     assert _wrong(checks.off_is_off(_load(tmp_path, "toggle", facts, []))) == wrong
+
+
+# -- too little happened --------------------------------------------------------------
+
+
+def _status(judge: Callable[[Evidence], Verdict], evidence: Evidence) -> str:
+    return run_check("it", "positive", "", judge, evidence).status
+
+
+def _reaped(place: Path, refused: bool, ret: int) -> Evidence:
+    """A victim, which had the mutex if it was ``refused``, and another callback."""
+    own: dict[str, int | str] = {"mm": 5, "blockable": 0, "curr": 0}
+    reap = {"what": "reap", "tid": 7, "victim": 9, "error": 11 if refused else 0}
+    events = [
+        _end(11 * MS, 0x1000, 1, **own, ret=ret),
+        _end(50 * MS, 0x1000, 1, mm=6, blockable=1, ret=0),
+    ]
+    locked = Event(10 * MS, 0, 7, "x", "mmap_lock", LOCKED, {"mm": 5})
+    times = {"began": 10 * MS, "ended": 20 * MS}
+    return _load(place, "reap", [{**reap, **times}], [locked, *events])
+
+
+LOCKED = "mmap_lock_acquire_returned"
+REFUSED = "victims that could not be reaped at first"
+WOULD_WAIT = "reap 1: a callback that would have had to wait"
+
+
+@pytest.mark.parametrize(
+    ("refused", "ret", "wrong", "status"),
+    [
+        (True, -11, set(), "pass"),
+        # The host let each victim finish its read.
+        (False, 0, {REFUSED}, "error"),
+        (False, -11, {REFUSED, WOULD_WAIT}, "fail"),
+        (True, 0, {WOULD_WAIT}, "fail"),
+    ],
+)
+def test_victims_without_the_mutex(
+    checks: ModuleType,
+    tmp_path: Path,
+    refused: bool,
+    ret: int,
+    wrong: set[str],
+    status: str,
+) -> None:
+    evidence = _reaped(tmp_path, refused, ret)
+    assert _wrong(checks.reaper_does_not_wait(evidence)) == wrong
+    assert _status(checks.reaper_does_not_wait, evidence) == status
+
+
+def _held(place: Path, waits: int, ns: int) -> Evidence:
+    """Twelve moves while the mutex is free, and as many while a thread reads."""
+    facts: list[object] = [{"what": "read", "began": 1_300 * MS, "ended": 2_600 * MS}]
+    traced, recorded = [], []
+    for number in range(1, 25):
+        at = number * 100 * MS
+        name = "free" if number <= 12 else "held"
+        facts.append({"what": name, "tid": 7, "began": at, "ended": at + 50 * MS})
+        traced.append(_pages_event("mm_migrate_pages_start", at + MS))
+        if 12 < number <= 12 + waits:
+            traced.append(_contended("contention_begin", at + 10 * MS))
+            traced.append(_contended("contention_end", at + 20 * MS))
+        traced.append(_pages_event("mm_migrate_pages", at + 40 * MS))
+        recorded.append(_end(at + 30 * MS, 0x1000, ns))
+    evidence = _load(place, "hold", facts, traced)
+    evidence.workload("hold").__dict__["_recorded"] = tuple(recorded)
+    return evidence
+
+
+def _pages_event(name: str, at: int) -> Event:
+    return Event(at, 0, 7, "x", "migrate", name, {"reason": "syscall_or_cpuset"})
+
+
+def _contended(name: str, at: int) -> Event:
+    fields = {"lock_addr": 3, "flags": "MUTEX"}
+    return Event(at, 0, 7, "x", "lock", name, fields)
+
+
+@pytest.mark.parametrize(
+    ("waits", "ns", "wrong", "status"),
+    [
+        (3, 11 * MS, set(), "pass"),
+        (2, 11 * MS, {"moves that met the mutex"}, "error"),
+        (3, 9 * MS, {f"held {n}: duration_ns" for n in (1, 2, 3)}, "fail"),
+        (
+            1,
+            9 * MS,
+            {"held 1: duration_ns", "moves that met the mutex"},
+            "fail",
+        ),
+    ],
+)
+def test_moves_that_hardly_met_the_mutex(
+    checks: ModuleType,
+    tmp_path: Path,
+    waits: int,
+    ns: int,
+    wrong: set[str],
+    status: str,
+) -> None:
+    evidence = _held(tmp_path, waits, ns)
+    judge = checks.wait_is_the_time_that_the_mutex_was_held
+    assert _wrong(judge(evidence)) == wrong
+    assert _status(judge, evidence) == status

