@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.verdict import run_check
 
 MS = 1_000_000
 PID, WORKER, FD, CTX = 101, 102, 3, 0xC0
@@ -189,12 +190,19 @@ def test_a_stall_that_lasts(
         ("async-stall-file", [3, 4], 3),
     ):
         own = {**OWN, "case": case}
-        writes = [[begun[0] + turn, WORKER, 7, 9] for turn in range(count)]
+        # What has begun is let go after that, and then the others begin.
+        writes = [[begun[0] + turn, WORKER, 7, 250 * MS] for turn in range(count)]
+        writes[len(begun) :] = [
+            [data, WORKER, 251 * MS, 300 * MS] for data, *_ in writes[len(begun) :]
+        ]
+        if len(begun) > 1:
+            writes[0][3] = 8
         at = {"at_ns": 201 * MS, "begun": begun, "trace": [case]}
+        record = {"writes": writes, "workers": 1, "files": 1}
         output += [
             _ring(case),
             {**own, **at, "kind": "stall"},
-            {**own, "kind": "async", "writes": writes},
+            {**own, **record, "kind": "async"},
         ]
     traces = {"async-stall": trace, "async-stall-file": chain}
     reader = SimpleNamespace(
@@ -207,6 +215,108 @@ def test_a_stall_that_lasts(
     traces = {"async-stall": traces["async-stall"], "async-stall-file": chain[:-1]}
     labels |= {"async-stall-file: started", "async-stall-file: queued still"}
     assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == labels
+
+
+@pytest.mark.parametrize(
+    ("seen_ns", "trace", "wrong", "status"),
+    [
+        # The second worker came while the trace was awaited, or just after that.
+        (202, [1, 2], set(), "pass"),
+        (202, [1], set(), "pass"),
+        # It had begun, but was not seen in it before the first write was let go.
+        (251, [1, 2], {"started", "queued still"}, "error"),
+        # More than there are workers, or another than the one that is seen.
+        (202, [1, 2, 3], {"started", "queued still"}, "fail"),
+        (251, [1, 2, 3], {"started", "queued still"}, "fail"),
+        (251, [2], {"started", "queued still"}, "error"),
+    ],
+)
+def test_a_worker_that_comes_late(
+    checks: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen_ns: int,
+    trace: list[int],
+    wrong: set[str],
+    status: str,
+) -> None:
+    output: list[Line] = []
+    for case in ("async-stall", "async-stall-file"):
+        own = {**OWN, "case": case}
+        writes = [
+            [1, WORKER, 7, 250 * MS],
+            [2, WORKER + 1, seen_ns * MS, 300 * MS],
+            [3, WORKER, 310 * MS, 350 * MS],
+        ]
+        begun = [1]
+        if case == "async-stall-file":
+            writes, begun = [[1, WORKER, 7, 8], [2, WORKER, 9, 250 * MS]], [1, 2]
+            writes.append([3, WORKER, 310 * MS, 350 * MS])
+        at = {"at_ns": 201 * MS, "begun": begun, "trace": [case]}
+        record = {"writes": writes, "workers": 2, "files": 3}
+        if case == "async-stall-file":
+            record |= {"workers": 1, "files": 1}
+        output += [
+            _ring(case),
+            {**own, **at, "kind": "stall"},
+            {**own, **record, "kind": "async"},
+        ]
+    queued = [_queued(data, data) for data in (1, 2, 3)]
+    traces = {
+        "async-stall": [*queued, *(_started(data, 10 + data) for data in trace)],
+        "async-stall-file": [*queued, _started(1, 11), _started(2, 12)],
+    }
+    reader = SimpleNamespace(
+        trace=lambda text, layouts: tuple(map(_event, traces[text]))
+    )
+    monkeypatch.setattr(checks, "records", reader)
+    evidence = _evidence(tmp_path, "async", output, [])
+    labels = {f"async-stall: {label}" for label in wrong}
+    judge = checks.stall_shows_while_it_lasts
+    assert _wrong(judge(evidence)) == labels
+    assert run_check("it", "positive", "", judge, evidence).status == status
+
+
+# -- waiting for room ------------------------------------------------------------------
+
+
+def _waited(case: str, queued: int) -> Line:
+    """A call that took a second, of which the host kept the guest waiting for most."""
+    times = {"begin_ns": 10 * MS, "end_ns": 1010 * MS, "asleep_ns": 0}
+    own = {**OWN, **times, "case": case, "kind": "wait", "ret": 0}
+    return {**own, "queued_before": queued, "queued_after": queued}
+
+
+@pytest.mark.parametrize(
+    ("records", "wrong"),
+    [
+        ([], set()),
+        (
+            [_record("io_uring_sqring_wait", 11 * MS)],
+            {"wait-room: io_uring_sqring_wait"},
+        ),
+    ],
+)
+def test_a_call_that_does_not_sleep_may_take_long(
+    checks: ModuleType, tmp_path: Path, records: list[Record], wrong: set[str]
+) -> None:
+    rooms = [_waited("wait-room", queued) for queued in (0, 3, 5)]
+    other = {**_waited("wait-no-thread", 4), "fd": FD + 1}
+    rings = [_ring("wait-room"), {**_ring("wait-no-thread"), "fd": FD + 1}]
+    records = [_record("io_uring_create", 1, fd=FD + 1) | {"ts": 2}, *records]
+    records[0]["fields"]["ctx"] = CTX + 1
+    evidence = _evidence(tmp_path, "wait", [*rings, *rooms, other], records)
+    assert _wrong(checks.room_needs_no_wait(evidence)) == wrong
+
+
+def test_a_writer_that_never_slept_proves_nothing(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    press = {**OWN, "case": "press", "kind": "press", "nops": 9, "waits": []}
+    evidence = _evidence(tmp_path, "wait", [_ring("press"), press], [])
+    check = run_check("it", "positive", "", checks.busy_writer_adds_up, evidence)
+    assert check.status == "error"
+    assert check.detail == "the writer was so slow that it never had to sleep"
 
 
 def _canceled() -> tuple[list[Line], dict[str, Record]]:

@@ -861,7 +861,7 @@ enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL, CHAINS };
  * starts a write reads its page, and is seen doing so, by thread and page; it then
  * sleeps there until the page is supplied, the oldest first, each time after nothing has
  * started for HOLD_MS / 4. So it is known which writes are queued, and for how long they
- * have to be.
+ * have to be; a worker that waits for a CPU can still begin one of them.
  *
  * CANCEL	the last one is canceled while it is queued
  * LINKED	each one but the first is linked to the one before
@@ -951,6 +951,8 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 			put("], ");
 			put_trace(&in);
 			end_line();
+			/* A worker that comes late is seen before anything is let go. */
+			continue;
 		}
 		if (mode == KILL && seen)
 			break;
