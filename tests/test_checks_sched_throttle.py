@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.verdict import run_check
 
 MS = 1_000_000
 GROUP = 37
@@ -446,6 +447,7 @@ def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
     group: Record = {
         **{"what": "group", "name": "removed-0", "cgroup": GROUP, "parent": 1},
         **{"quota_us": 1000, "stat": {"usage_usec": used, "nr_periods": 2}},
+        **{"period_us": 100_000, "read_ns": 199 * MS},
     }
     turn: Record = {"what": "removed", "name": "removed-0"}
     turn |= {"before_ns": 200 * MS, "after_ns": 202 * MS}
@@ -469,8 +471,9 @@ _BEFORE = "removed-0: the last event before"
             False,
         ),
         (9000, ["throttle"], 0, {"removed-0: cgroup_rmdir"}, False),
-        # It may owe nothing.
+        # It may owe nothing, or no more by then.
         (4000, ["throttle"], 1, set(), True),
+        (5000, ["throttle"], 1, set(), False),
     ],
 )
 def test_a_group_that_goes(
@@ -487,6 +490,31 @@ def test_a_group_that_goes(
     )
     assert _wrong(verdict) == wrong
     assert bool(verdict.undecided) == undecided
+
+
+@pytest.mark.parametrize(
+    ("paid_ms", "wrong", "status"),
+    [
+        # At 199 ms it owes five periods' quotas, of which one may come at once.
+        (650, {"of which never unthrottled"}, "error"),
+        (
+            550,
+            {"of which never unthrottled", "removed-0: ends before it had paid"},
+            "fail",
+        ),
+    ],
+)
+def test_a_group_that_has_paid_before_it_is_gone(
+    checks: ModuleType, tmp_path: Path, paid_ms: int, wrong: set[str], status: str
+) -> None:
+    saved = _removed(tmp_path, 8000, "throttle")
+    load = saved.workload("removed")
+    line = json.dumps(_record("unthrottle", paid_ms * MS))
+    with (load.dir / "record.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    judge = checks.removed_group_has_no_end
+    assert _wrong(judge(saved)) == wrong
+    assert run_check("it", "positive", "", judge, saved).status == status
 
 
 @pytest.mark.parametrize(
@@ -521,6 +549,97 @@ def test_a_group_that_goes_first(
     )
     assert _wrong(verdict) == wrong
     assert bool(verdict.undecided) == undecided
+
+
+def _real_time(place: Path, wall: int, cpu: int, throttled: bool) -> Evidence:
+    """A real-time task beside one that is throttled ten times."""
+    group = {"what": "group", "parent": 1, "stat": {"nr_throttled": 0}}
+    facts = [
+        {"what": "task", "name": "limited", "pid": 7},
+        {"what": "task", "name": "fifo", "pid": 8, "bursts": [[wall, cpu]] * 3},
+        {**group, "name": "fifo", "cgroup": 900},
+    ]
+    records = []
+    for number in range(10):
+        records.append(_record("throttle_task", number * MS, task=7))
+        records.append(_record("unthrottle_task", (number + 1) * MS - 1, task=7))
+    if throttled:
+        own = _record("throttle_task", 20 * MS, task=8)
+        own["fields"]["cgroup"] = 900
+        records.append(own)
+    return _evidence(place, "quiet", records, *facts)
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "throttled", "status"),
+    [
+        (60 * MS, 55 * MS, False, "pass"),
+        # The host had the CPU for part of each burst, or for too long.
+        (60 * MS, 45 * MS, False, "error"),
+        (101 * MS, 55 * MS, False, "error"),
+        (60 * MS, 45 * MS, True, "fail"),
+    ],
+)
+def test_a_real_time_task(
+    checks: ModuleType,
+    tmp_path: Path,
+    wall: int,
+    cpu: int,
+    throttled: bool,
+    status: str,
+) -> None:
+    saved = _real_time(tmp_path, wall, cpu, throttled)
+    check = run_check("it", "negative", "", checks.real_time_is_silent, saved)
+    assert check.status == status
+
+
+def _long_call(place: Path, wall_ms: int, remaining: int, ns: int) -> Evidence:
+    """A call of 400 ms of CPU time, after which the task is throttled for ``ns``."""
+    leave = (1000 + wall_ms) * MS
+    call = {"begin_ns": 999 * MS, "end_ns": leave + ns + 2 * MS}
+    call |= {"run_ns": 400 * MS, "cpu_ns": 410 * MS, "after_ns": leave + ns + 3 * MS}
+    facts = [
+        {"what": "task", "name": "syscall", "pid": 7, "call": call},
+        {
+            **{"what": "group", "name": "syscall", "cgroup": GROUP, "parent": 1},
+            **{"quota_us": 10_000, "period_us": 50_000},
+        },
+    ]
+    start = _record("throttle_task", leave + MS, task=7)
+    start["fields"] |= {"remaining": remaining, "clock": 0}
+    end = _record("unthrottle_task", leave + MS + ns, task=7)
+    end["fields"] |= {"clock": ns}
+    records: list[Record] = [
+        _record("", 1000 * MS) | {"event": "syscalls:sys_enter_mmap", "pid": 7},
+        _record("throttle", 1010 * MS),
+        _record("", leave) | {"event": "syscalls:sys_exit_mmap", "pid": 7},
+        *(start, end),
+    ]
+    return _evidence(place, "syscall", records, *facts)
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "remaining", "ns", "wrong", "status"),
+    [
+        (400, -300 * MS, 1500 * MS, set(), "pass"),
+        # The quotas of four seconds pay for all that the call used.
+        (4000, -1 * MS, 50 * MS, {"debt, with all quotas it can have had"}, "error"),
+        (400, -1 * MS, 50 * MS, {"debt at that time"}, "fail"),
+    ],
+)
+def test_a_call_that_the_host_stretches(
+    checks: ModuleType,
+    tmp_path: Path,
+    wall_ms: int,
+    remaining: int,
+    ns: int,
+    wrong: set[str],
+    status: str,
+) -> None:
+    saved = _long_call(tmp_path, wall_ms, remaining, ns)
+    judge = checks.system_call_is_not_interrupted
+    assert _wrong(judge(saved)) == wrong
+    assert run_check("it", "positive", "", judge, saved).status == status
 
 
 def _let_go(records: list[Record]) -> None:
