@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from kstall.evidence import Event, Verdict
+from kstall.verdict import run_check
 
 WORKER, TESTER, IDLE = 30, 40, 0
 
@@ -119,7 +120,7 @@ class Told:
 
 
 def _drm(
-    ms: float, cpu: int, name: str, fence: tuple[int, int], **more: object
+    ms: float, cpu: int, name: str, fence: tuple[int, int], /, **more: object
 ) -> Event:
     fields = {"fence_context": fence[0], "fence_seqno": fence[1], **more}
     pid = WORKER if name in ("run", "wait", "unschedulable") else TESTER
@@ -436,3 +437,111 @@ def test_a_ring_that_is_exactly_full_may_not_be_reported(
         comparison.label for comparison in verdict.comparisons if not comparison.ok
     }
     assert failed == wrong
+
+
+# -- times that the host has changed ---------------------------------------------------
+
+CREDIT_JOBS = ((70, 1), (70, 2))
+
+
+def _credits(held_ms: float, *, reported: bool, wait_ms: float) -> Told:
+    """A job that keeps the only credit for a while, and one behind it."""
+    own: dict[str, object] = {"dev": "ring", "name": "x", "client_id": 1}
+    none = dict.fromkeys((*("ctx", "seqno", "deps", "order_deps"), "lazy_deps"), 0)
+    none |= {"dep_ns": 0, "credits": 1}
+    full = dict.fromkeys(("credits", "credit_count", "credit_limit", "job_count"), 1)
+    first, second = CREDIT_JOBS
+    told = [
+        _drm(0, 0, "queue", first, **own),
+        _drm(1, 1, "wait", first, **own, **none, wait_ns=MS),
+        _drm(2, 1, "run", first, **own, hw_job_count=1),
+        _drm(3, 0, "queue", second, **own),
+        _drm(4, 0, "queue", (80, 1), **own),
+    ]
+    if reported:
+        told.append(_drm(5, 1, "no_credits", second, **own, **full))
+    at = 3 + held_ms
+    told += [
+        _drm(at, 0, "done", first, **own),
+        _drm(at + 1, 1, "wait", second, **own, **none, wait_ns=int(wait_ms * MS)),
+        _drm(at + 2, 1, "run", second, **own, hw_job_count=1),
+    ]
+    return Told(tuple(told))
+
+
+class _Named(_Run):
+    """The same as several workloads."""
+
+    def workload(self, name: str) -> Told:
+        return self._load
+
+
+HELD = "time the ring was kept full"
+
+
+@pytest.mark.parametrize(
+    ("held", "reported", "wait", "wrong", "status"),
+    [
+        (1000, True, 1001, set(), "pass"),
+        # The CPU that counts ticks stood still before.
+        (300, True, 301, {HELD}, "error"),
+        # The worker did not run meanwhile.
+        (1000, False, 1001, {"drm_sched_job_no_credits events"}, "error"),
+        (1000, True, 900, {"wait_ns of the second job"}, "fail"),
+        (300, True, 900, {HELD, "wait_ns of the second job"}, "fail"),
+    ],
+)
+def test_a_ring_that_is_kept_full(
+    checks: ModuleType,
+    held: float,
+    reported: bool,
+    wait: float,
+    wrong: set[str],
+    status: str,
+) -> None:
+    evidence = _Named(_credits(held, reported=reported, wait_ms=wait))
+    judge = checks.second_job_waits_for_credits
+    verdict = judge(evidence)
+    labels = {compared.label for compared in verdict.comparisons if not compared.ok}
+    assert labels == wrong
+    assert run_check("it", "positive", "", judge, evidence).status == status
+
+
+def test_older_events_may_come_late(checks: ModuleType) -> None:
+    """The host takes a CPU away for 10 ms between each wait and its run's event."""
+    own: dict[str, object] = {"dev": "ring", "name": "x", "client_id": 1}
+    none = dict.fromkeys((*("ctx", "seqno", "deps", "order_deps"), "lazy_deps"), 0)
+    none |= {"dep_ns": 0, "credits": 1, "wait_ns": MS}
+    told: list[Event] = []
+    for number in range(101):
+        fence, at = (90, number), 20 * number
+        told += [
+            _drm(at, 0, "queue", fence, **own),
+            _drm(at + 1, 0, "queue", (92, number), **own),
+            _drm(at + 2, 1, "wait", fence, **own, **none),
+            _drm(at + 12, 1, "run", fence, **own, hw_job_count=1),
+            _drm(at + 13, 1, "done", fence, **own),
+        ]
+    evidence = _Named(Told(tuple(told)))
+    verdict = checks.times_agree_with_older_events(evidence)
+    assert {c.label for c in verdict.comparisons if not c.ok} == set()
+
+
+@pytest.mark.parametrize(
+    ("full", "wait", "status"),
+    [
+        (900, 1001, "pass"),
+        (100, 1001, "error"),
+        (0, 1001, "fail"),
+        (1002, 1001, "fail"),
+    ],
+)
+def test_a_worker_that_reports_late(
+    checks: ModuleType, full: int, wait: int, status: str
+) -> None:
+    def judge() -> Verdict:
+        verdict = Verdict()
+        checks._ring_was_full(verdict, full * MS, wait * MS)
+        return verdict
+
+    assert run_check("it", "positive", "", judge).status == status
