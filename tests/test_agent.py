@@ -416,6 +416,34 @@ def test_whose_fault_it_is_that_something_does_not_come(
         assert error["message"].startswith(says)
 
 
+#: A selftest that gives up, while the host keeps this machine waiting.
+GIVES_UP = """
+import sys
+from pathlib import Path
+Path(sys.argv[1]).write_text(sys.argv[2])
+print("# migrate: Test terminated by timeout", file=sys.stderr)
+print("not ok 1 hmm.migrate")
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(("owed", "kinds"), [("27.0 0", ["not-in-time"]), ("8.0 0", [])])
+def test_a_selftest_gives_up_by_the_clock(
+    machine: session.Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owed: str,
+    kinds: list[str],
+) -> None:
+    lost = tmp_path / "lost"
+    lost.write_text("7.0 0")
+    monkeypatch.setattr(hosttime, "_LOST", lost)
+    argv = [sys.executable, "-c", GIVES_UP, str(lost), owed]
+    entry = session.run(machine, load_of(argv=argv), tmp_path, tmp_path / "out")
+    assert entry["exit_status"] == 1
+    assert [error["kind"] for error in entry["errors"]] == kinds
+
+
 def test_what_comes_in_time_is_no_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bpftrace, decoders, hosttime, kmsg, recorder, script, workload
+from . import bpftrace, decoders, hosttime, kmsg, recorder, script, selftest, workload
 from .bare import Bare
 from .errors import (
     CannotStart,
@@ -117,6 +117,7 @@ def _watched(
         bpftrace.pause(tracers)
         if instance is not None:
             instance.start()
+        before = hosttime.lost()
         ended = workload.run(
             load.name,
             load.argv,
@@ -124,6 +125,7 @@ def _watched(
             results=results,
             proc=machine.proc,
         )
+        after = hosttime.lost()
         if instance is not None:
             instance.stop()
         entry["status"] = "timeout" if ended.timed_out else "exited"
@@ -148,6 +150,13 @@ def _watched(
         if instance is not None:
             errors += _collect(instance, results, entry)
         errors += workload.troubles(results)
+        kept_s = None if before is None or after is None else after - before
+        printed = (
+            (results / name).read_text(encoding="utf-8", errors="replace")
+            for name in ("stdout", "stderr")
+        )
+        if late := selftest.late(*printed, kept_s):
+            errors.append(late)
         if perf is not None:
             _decode(machine, load, perf, results, entry, errors)
         if tracers and not _room(machine.scratch):
