@@ -427,7 +427,9 @@ sys.exit(1)
 """
 
 
-@pytest.mark.parametrize(("owed", "kinds"), [("27.0 0", ["not-in-time"]), ("8.0 0", [])])
+@pytest.mark.parametrize(
+    ("owed", "kinds"), [("27.0 0", ["not-in-time"]), ("8.0 0", [])]
+)
 def test_a_selftest_gives_up_by_the_clock(
     machine: session.Machine,
     tmp_path: Path,

@@ -9,6 +9,8 @@
  */
 #include "verbs.h"
 
+#include "excuse.h"
+
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -17,6 +19,9 @@
 #define SUBSYS	CONFIG "/nvmet/subsystems/" NQN
 #define TARGET	CONFIG "/nvmet/ports/1"
 #define BLOCK	4096
+/* Seconds in which the kernel's driver has to find a way, and to complete a command. */
+#define RESOLVED_S	3
+#define COMPLETED_S	30
 
 static void make(const char *path)
 {
@@ -46,13 +51,18 @@ static int connect_to(unsigned int queue_size)
 {
 	char text[512];
 	int instance, fd = open("/dev/nvme-fabrics", O_RDWR | O_CLOEXEC);
+	double before = kept_waiting();
 	ssize_t length;
 
 	snprintf(text, sizeof(text),
 		 "transport=rdma,traddr=" ADDRESS ",trsvcid=4420,nqn=" NQN ","
 		 "nr_io_queues=1,queue_size=%u,keep_alive_tmo=60", queue_size);
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+	if (fd < 0)
+		die("nvme-fabrics");
+	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text)) {
+		excuse("no connection", before, RESOLVED_S);
 		die("cannot connect");
+	}
 	length = pread(fd, text, sizeof(text) - 1, 0);
 	text[length > 0 ? length : 0] = 0;
 	if (sscanf(text, "instance=%d", &instance) != 1)
@@ -72,6 +82,7 @@ static void attribute_of(int instance, const char *name, char *text, size_t room
 
 static unsigned int read_blocks(int instance, unsigned int reads)
 {
+	double before = kept_waiting();
 	unsigned int i, done = 0;
 	char path[64];
 	void *block;
@@ -89,6 +100,8 @@ static unsigned int read_blocks(int instance, unsigned int reads)
 	for (i = 0; i < reads; i++)
 		done += pread(fd, block, BLOCK, (off_t)i * BLOCK) == BLOCK;
 	close(fd);
+	if (done < reads)
+		excuse("not all blocks", before, COMPLETED_S);
 	return done;
 }
 
