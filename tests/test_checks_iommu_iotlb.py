@@ -904,3 +904,39 @@ def test_an_event_is_switched_on_until_it_comes(
         assert len(first["turns"]) > 40
     kinds = {trouble.kind for trouble in workload.troubles(tmp_path)}
     assert kinds == ({"not-in-time"} if owed else set())
+
+
+def test_a_crowd_is_not_over_before_all_is_freed(
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = program(project_root, monkeypatch, "iommu-iotlb/crowd")
+    freed = iter([3, 3, 5, 5, 5])
+
+    class Trace(contextlib.nullcontext[object]):
+        """The other CPU frees the rest when it is run again."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__(self)
+            self.name = name
+
+        def enable(self, event: str, on: bool) -> None: ...
+        def count(self) -> int:
+            return next(freed) if self.name == "crowd-freed" else 5
+
+        def lines(self) -> list[str]:
+            return []
+
+    device = MagicMock()
+    device.type.return_value = "DMA-FQ"
+    monkeypatch.setattr(module, "Trace", Trace)
+    monkeypatch.setattr(module, "edu", lambda: device)
+    for name in ("define", "Benchmark"):
+        monkeypatch.setattr(module, name, MagicMock())
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(module.sys, "argv", ["crowd", "calm"])
+    module.main()
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["taken"], facts["freed"]) == (5, 5)

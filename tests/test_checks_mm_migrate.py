@@ -319,7 +319,7 @@ def _pages_event(name: str, at: int) -> Event:
 
 
 def _contended(name: str, at: int) -> Event:
-    fields = {"lock_addr": 3, "flags": "MUTEX"}
+    fields: dict[str, int | str | tuple[int, ...]] = {"lock_addr": 3, "flags": "MUTEX"}
     return Event(at, 0, 7, "x", "lock", name, fields)
 
 

@@ -151,11 +151,11 @@ def _watched(
             errors += _collect(instance, results, entry)
         errors += workload.troubles(results)
         kept_s = None if before is None or after is None else after - before
-        printed = (
+        stdout, stderr = (
             (results / name).read_text(encoding="utf-8", errors="replace")
             for name in ("stdout", "stderr")
         )
-        if late := selftest.late(*printed, kept_s):
+        if late := selftest.late(stdout, stderr, kept_s):
             errors.append(late)
         if perf is not None:
             _decode(machine, load, perf, results, entry, errors)
