@@ -781,7 +781,11 @@ def _status(judge: Callable[[Evidence], Verdict], saved: Evidence) -> str:
 
 @pytest.mark.parametrize(
     ("flushed", "told", "status"),
-    [(10, 10, "pass"), (9, 9, "error"), (0, 0, "error"), (10, 9, "fail")],
+    [
+        *((10, 10, "pass"), (9, 9, "error"), (0, 0, "error")),
+        # However little there is, it has to be right.
+        *((10, 9, "fail"), (9, 8, "fail"), (1, 0, "fail")),
+    ],
 )
 def test_a_timer_that_seldom_expires(
     checks: ModuleType, tmp_path: Path, flushed: int, told: int, status: str
@@ -795,6 +799,8 @@ def test_a_timer_that_seldom_expires(
     [
         (10, 10, 2, "pass"),
         (9, 9, 2, "error"),
+        (0, 0, 0, "error"),
+        (9, 8, 2, "fail"),
         # The timer was late, or nothing was invalidated.
         (10, 10, 1, "pass"),
         (10, 10, 0, "fail"),
