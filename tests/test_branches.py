@@ -68,6 +68,17 @@ def test_addresses_survive_being_paths(name: str, repository: str, branch: str) 
     assert address.branch == branch
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("https://example.org/a.git#b", "file:///srv/linux", "git@host:a.git#b"),
+        *("debian:7.2", "~/linux#b", "/srv/linux"),
+    ],
+)
+def test_a_tree_is_written_as_it_was_named(name: str) -> None:
+    assert remote.written(Path(name)) == name
+
+
 @pytest.mark.parametrize("name", ["debian:7.2", "linux", "/srv/linux", "~/linux"])
 def test_other_paths_name_no_branch(name: str) -> None:
     assert remote.named(Path(name)) is None

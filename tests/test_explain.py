@@ -694,6 +694,15 @@ _FOREIGN = next(name for name in arch.NAMES if name != arch.host().name)
                 f"make validate SERIES=demo ARCH={_FOREIGN} LEVEL=quick",
             ],
         ),
+        # A Path has one slash less.
+        (
+            "--kernel https://example.org/a.git#b drm-sched",
+            "patch",
+            [
+                "kstall validate --kernel 'https://example.org/a.git#b' demo",
+                "make validate SERIES=demo 'KERNEL=https://example.org/a.git#b'",
+            ],
+        ),
         # A flag is followed by a series, or by another option.
         ("drm-sched --alone", "patch", ["kstall validate --alone demo"]),
         ("--alone drm-sched iommu-fq", "patch", ["kstall validate --alone demo"]),

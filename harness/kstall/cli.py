@@ -66,7 +66,7 @@ from .report import (
 )
 from .report import matrix as matrix_report
 from .series import Level, Project, Series, Spec, mutants, new
-from .tree import source
+from .tree import remote, source
 
 if TYPE_CHECKING:
     from . import farm
@@ -1132,9 +1132,9 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
             cache=_cache(),
             out=arguments.out.absolute(),
         )
-        again = [program(), "rebase", str(arguments.kernel), series.name]
+        again = [program(), "rebase", remote.written(arguments.kernel), series.name]
         if arguments.origin is not None:
-            again.append(f"--from={arguments.origin}")
+            again.append(f"--from={remote.written(arguments.origin)}")
         if arguments.out != _OUT:
             again.append(f"--out={arguments.out}")
         with Ui(console) as ui:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..base import KstallError, cache, program, temporary
 from ..lint import checkpatch, patchcheck
 from ..series import PatchExemption, Project, Series, patchfile
-from ..tree import commits, source, tree
+from ..tree import commits, remote, source, tree
 from . import contributor, cover, excerpts, figures, mail, proof, recipients
 from . import thread as threads
 from .contributor import Person
@@ -215,7 +215,7 @@ def _author(
     if request.rfc:
         again.append("--rfc")
     if request.kernel is not None:
-        again.append(f"--kernel={request.kernel}")
+        again.append(f"--kernel={remote.written(request.kernel)}")
     contributor.require_certified(statement, request.sign_off, shlex.join(again))
     return person
 

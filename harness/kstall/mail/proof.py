@@ -17,7 +17,7 @@ from ..base import KstallError, arch, program
 from ..evidence import evidence
 from ..report import Report, SeriesReport, report
 from ..series import Series
-from ..tree import Base
+from ..tree import Base, remote
 
 #: The number of rejected runs that an error lists.
 _NAMED = 4
@@ -81,7 +81,7 @@ def find(
         return Proof(directory, run_report, entry)
     words = [program(), "validate", "--level", "full"]
     if kernel is not None:
-        words += ["--kernel", str(kernel)]
+        words += ["--kernel", remote.written(kernel)]
     words.append(series.name)
     where = str(run) if run is not None else f"no run in {out}"
     verb = "does not prove" if run is not None else "proves"

@@ -15,7 +15,7 @@ from .. import __version__
 from ..base import KstallError, arch, parallel
 from ..report import matrix, matrixviews, report
 from ..series import Series
-from ..tree import source
+from ..tree import remote, source
 from . import run as runs
 from . import validate
 from .matrixfile import ColumnPlan
@@ -142,7 +142,7 @@ def _bases(
     bases: dict[Path | None, source.Base] = {}
     kernels = dict.fromkeys(column.kernel for column in columns)
     for kernel in kernels:
-        ui.begin(None, str(kernel or "tree"))
+        ui.begin(None, "tree" if kernel is None else remote.written(kernel))
         try:
             bases[kernel] = source.obtain(
                 kernel, template.cache, ui.say, keep=len(kernels)

@@ -82,16 +82,16 @@ def of_kernels(
 ) -> tuple[ColumnPlan, ...]:
     """A column for each of ``kernels``, the first if one is named twice."""
     trees = [
-        TreeSpec(name=str(kernel), kernel=str(kernel))
+        TreeSpec(name=kernel, kernel=kernel)
         for kernel in dict.fromkeys(map(_as_named, kernels))
     ]
     return tuple(_columns(trees, Defaults(archs=(arch,), levels=(level,)), series))
 
 
-def _as_named(kernel: Path) -> Path:
+def _as_named(kernel: Path) -> str:
     """``kernel`` as the user wrote it: `Path` makes one slash of an address's two."""
     branch = remote.named(kernel)
-    return Path(str(branch)) if branch is not None and branch.url else kernel
+    return str(branch if branch is not None and branch.url else kernel)
 
 
 def read(path: Path, project: Project) -> tuple[ColumnPlan, ...]:

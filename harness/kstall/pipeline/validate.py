@@ -20,7 +20,7 @@ from ..evidence import evidence, mutate
 from ..guest import Guest, accel
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Context, Project, Series
-from ..tree import am, source, tree
+from ..tree import am, remote, source, tree
 from . import builds, debugging, kernels, patches, sharing, trials
 from . import run as runs
 from .request import Request
@@ -104,7 +104,7 @@ def _options(request: Request) -> dict[str, list[str]] | None:
         return None
     of_the_tree: dict[str, list[str]] = {}
     if request.kernel is not None:
-        of_the_tree["--kernel"] = [str(request.kernel)]
+        of_the_tree["--kernel"] = [remote.written(request.kernel)]
     if not request.arch.native:
         of_the_tree["--arch"] = [request.arch.name]
     if request.level != "full":
@@ -407,7 +407,7 @@ def _applies_no_longer(
     origin = "the matrix" if request.expected else "series.toml"
     advice = "rebase it: kstall rebase"
     if request.kernel is not None:
-        advice += f" {shlex.quote(str(request.kernel))}"
+        advice += f" {shlex.quote(remote.written(request.kernel))}"
     return FailedCheck(
         f"no longer applies to {ground.base.version}, where {origin} expects it: "
         f"{error.what}",

@@ -80,9 +80,8 @@ def named(kernel: Path) -> Branch | None:
     repository, mark, branch = text.rpartition("#")
     if not mark:
         repository, branch = text, "HEAD"
-    if match := _URL.fullmatch(repository):
-        slashes = ":///" if match[1] == "file" else "://"
-        return Branch(branch, url=f"{match[1]}{slashes}{match[2]}")
+    if _URL.fullmatch(repository):
+        return Branch(branch, url=written(Path(repository)))
     if os.path.lexists(kernel.expanduser()):
         return None
     if _HOST.fullmatch(repository) and not os.path.lexists(repository):
@@ -90,6 +89,14 @@ def named(kernel: Path) -> Branch | None:
     if not mark:
         return None
     return Branch(branch, path=Path(repository or ".").expanduser().absolute())
+
+
+def written(kernel: Path) -> str:
+    """``kernel`` as the user wrote it: of an address, a Path has lost slashes."""
+    if match := _URL.fullmatch(str(kernel)):
+        slashes = ":///" if match[1] == "file" else "://"
+        return f"{match[1]}{slashes}{match[2]}"
+    return str(kernel)
 
 
 def read(branch: Branch, cache_dir: Path, say: Say) -> git.Checkout:
