@@ -13,6 +13,7 @@ from rich.table import Table
 
 import fake_kernel
 from kstall import cli
+from kstall.mail import incoming
 from kstall.pipeline import stability, validate
 from kstall.tree import source
 
@@ -243,7 +244,7 @@ class _Reached(BaseException):
         # Guests run elsewhere, or not at all.
         ("validate drm-sched --on tcp://127.0.0.1:1", False),
         ("check-thread thread.mbox --no-validate", False),
-        ("rebase /linux drm-sched", False),
+        ("rebase debian:7.2 drm-sched", False),
     ],
 )
 def test_temporary_files_of_which_none_runs_are_two(
@@ -271,6 +272,7 @@ def test_temporary_files_of_which_none_runs_are_two(
     monkeypatch.setattr(validate, "validate", go_on)
     monkeypatch.setattr(stability, "measure", go_on)
     monkeypatch.setattr(source, "obtain", go_on)
+    monkeypatch.setattr(incoming, "read", go_on)
     monkeypatch.setattr(cli, "_farm", go_on)
     monkeypatch.chdir(tmp_path)
     if not boots:
@@ -281,6 +283,39 @@ def test_temporary_files_of_which_none_runs_are_two(
     stderr = capsys.readouterr().err
     assert f"{tmp_path}/tmp is mounted noexec, and programs for guests" in stderr
     assert "TMPDIR=/var/tmp" in stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("check-thread typo.mbox", "typo.mbox: neither a file nor a message-id"),
+        ("check-thread empty.mbox", "empty.mbox: not a file of mails"),
+        ("check-thread empty.mbox --kernel typo", "typo is no Linux source tree: "),
+        ("check-thread empty.mbox --kconfig typo", "typo: there is no such file"),
+        ("check-thread empty.mbox --workload typo", "typo: there is no such file"),
+        ("rebase typo drm-sched", "typo is no Linux source tree: there is no such"),
+        ("rebase typo#branch", "typo#branch: there is no "),
+        ("rebase .#typo", "is no git repository"),
+        ("rebase debian:7.2 --from debian:7", "debian:7 names no version of Debian's"),
+    ],
+)
+def test_a_typo_is_reported_before_a_kernel_is_fetched(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    says: str,
+) -> None:
+    def go_on(*_: object, **__: object) -> None:
+        raise _Reached
+
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(source, "obtain", go_on)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.mbox").touch()
+    assert cli.main(command.split()) == 2
+    # Once, however many series there are.
+    assert capsys.readouterr().err.count(says) == 1
 
 
 def test_a_bug_of_ours_is_two_and_in_the_report(

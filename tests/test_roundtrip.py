@@ -88,9 +88,9 @@ def test_there_and_back(
     _applied(done, plan, received, home)
     _prepared(done, linux, home)
 
-    came = incoming.receive(
-        str(received), project, base, tmp_path / "came", tmp_path / "scratch"
-    )
+    scratch = tmp_path / "scratch"
+    posting = incoming.read(str(received), scratch)
+    came = incoming.receive(posting, project, base, tmp_path / "came", scratch)
     assert came.resemblance is not None
     assert came.resemblance.series.name == name
     assert came.resemblance.same_tree

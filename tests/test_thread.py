@@ -207,7 +207,8 @@ def test_hostile_headers_stay_in_their_line(
     posting = thread.read(path, tmp_path / "scratch")
     assert posting.patches[0].subject.isprintable()
     out = tmp_path / "threads-out"
-    came = incoming.receive(str(path), project, base, out, tmp_path / "more")
+    posting = incoming.read(str(path), tmp_path / "more")
+    came = incoming.receive(posting, project, base, out, tmp_path / "more")
     for file in (out / "threads").rglob("*.patch"):
         assert file.parent.parent.parent == out / "threads"
     assert came.dir.parent == out / "threads"
@@ -221,7 +222,8 @@ def _receive(
 ) -> incoming.Incoming:
     path = _mbox(tmp_path / "came.mbox", mails)
     out = tmp_path / "came"
-    return incoming.receive(str(path), project, base, out, tmp_path / "scratch")
+    posting = incoming.read(str(path), tmp_path / "scratch")
+    return incoming.receive(posting, project, base, out, tmp_path / "scratch")
 
 
 def test_our_own_series_is_the_same(
@@ -280,10 +282,10 @@ def test_a_path_that_leaves_the_tree_is_refused(
 
 @pytest.mark.parametrize("what", ["nowhere.mbox", "-h@x.org", "a b@c", "; true@x"])
 def test_what_is_neither_file_nor_message_is_one_error(
-    tmp_path: Path, base: Base, project: Project, what: str
+    tmp_path: Path, what: str
 ) -> None:
     with pytest.raises(KstallError, match="neither a file nor a message-id"):
-        incoming.receive(what, project, base, tmp_path / "o", tmp_path / "s")
+        incoming.read(what, tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,9 @@ def test_a_message_id_is_fetched_by_b4(
         return process.Completed(tuple(map(str, argv)), 0, "", 0)
 
     monkeypatch.setattr(process, "run", fetch)
-    came = incoming.receive(what, project, base, tmp_path / "o", tmp_path / "scratch")
+    posting = incoming.read(what, tmp_path / "scratch")
+    scratch = tmp_path / "scratch"
+    came = incoming.receive(posting, project, base, tmp_path / "o", scratch)
     assert came.resemblance is not None
 
     def fail(argv: Any, **_: Any) -> process.Completed:
@@ -316,7 +320,7 @@ def test_a_message_id_is_fetched_by_b4(
 
     monkeypatch.setattr(process, "run", fail)
     with pytest.raises(KstallError, match="b4 cannot fetch dream@example"):
-        incoming.receive(what, project, base, tmp_path / "p", tmp_path / "again")
+        incoming.read(what, tmp_path / "again")
 
 
 # -- a series that nobody here has seen ------------------------------------------

@@ -1123,6 +1123,9 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     if arguments.write and arguments.no_compile:
         raise KstallError("--write needs a compiled result: leave out --no-compile")
+    # Both, before either is fetched.
+    for kernel in (arguments.kernel, arguments.origin):
+        source.require(kernel)
     states = []
     for series in project.load(arguments.series):
         request = Request(
@@ -1265,17 +1268,16 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     say = functools.partial(_say, console)
     if not arguments.no_validate:
         _require_temporary()
-    base = source.obtain(arguments.kernel, _cache(), say)
+    # Mistakes come to light before a kernel is fetched.
+    source.require(arguments.kernel)
+    for path in (arguments.kconfig, arguments.workload):
+        if path is not None and not path.is_file():
+            raise KstallError(f"{path}: there is no such file")
     try:
         with temporary.directory("thread") as place:
-            received = incoming.receive(
-                arguments.thread,
-                project,
-                base,
-                out,
-                place,
-                version=arguments.version,
-            )
+            posting = incoming.read(arguments.thread, place, arguments.version)
+            base = source.obtain(arguments.kernel, _cache(), say)
+            received = incoming.receive(posting, project, base, out, place)
     except FailedCheck as error:
         _complain(str(error))
         return report.EXIT["failed"]

@@ -41,22 +41,29 @@ class Incoming:
     remarks: tuple[checkpatch.CheckpatchRemark, ...]
 
 
+def read(
+    origin: str, scratch: Path, version: int | None = None
+) -> thread.ReceivedThread:
+    """Read the thread at ``origin``: a file, a directory or a message-id.
+
+    It needs no kernel, so that a typo is reported before one is fetched.  Raises
+    `thread.BadThread`, a verdict on the series, and `KstallError`.
+    """
+    return thread.read(_fetch(origin, scratch), scratch, version)
+
+
 def receive(
-    origin: str,
+    posting: thread.ReceivedThread,
     project: Project,
     base: source.Base,
     out: Path,
     scratch: Path,
-    *,
-    version: int | None = None,
 ) -> Incoming:
-    """Read the thread at ``origin``: a file, a directory or a message-id.
+    """Apply a thread that was `read`, and look at what it adds.
 
     Raises `thread.BadThread`, a verdict on the series, `am.ApplyError` if it does not
     apply to this base, and `KstallError`.
     """
-    mails = _fetch(origin, scratch)
-    posting = thread.read(mails, scratch, version)
     files = _ready(posting, scratch)
     name = _slug(posting.title) or "thread"
     contents = [file.read_bytes() for file in files]

@@ -102,15 +102,26 @@ def written(kernel: Path) -> str:
 def read(branch: Branch, cache_dir: Path, say: Say) -> git.Checkout:
     """The present commit of ``branch``.  Raises `KstallError` if there is no such
     branch or repository, or if it cannot be reached."""
+    _require_name(branch)
+    if branch.path is not None:
+        return _read_here(branch, branch.path)
+    assert branch.url is not None
+    return _fetched(branch, branch.url, cache_dir, say)
+
+
+def require(branch: Branch) -> None:
+    """Raise `KstallError` if ``branch`` is a mistake, as far as this machine knows."""
+    _require_name(branch)
+    if branch.path is not None:
+        _read_here(branch, branch.path)
+
+
+def _require_name(branch: Branch) -> None:
     if branch.branch != "HEAD" and not _NAME.fullmatch(branch.branch):
         raise KstallError(
             f"{branch}: {branch.branch!r} is not a valid name of a branch",
             next="name a tree as REPO#BRANCH",
         )
-    if branch.path is not None:
-        return _read_here(branch, branch.path)
-    assert branch.url is not None
-    return _fetched(branch, branch.url, cache_dir, say)
 
 
 # -- on this machine -----------------------------------------------------------------

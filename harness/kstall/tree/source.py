@@ -103,8 +103,7 @@ def _obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
         store.prepare(cache_dir)
         checkout = remote.read(branch, cache_dir, say)
         return _from_branch(branch, checkout, cache_dir, say)
-    if not origin.exists():
-        raise NotAKernel(origin, "there is no such file or directory")
+    _require_there(kernel)
     _require_outside(origin, cache_dir)
     store.prepare(cache_dir)
     if (base := store.owner(origin.resolve(), cache_dir)) is not None:
@@ -114,6 +113,31 @@ def _obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     if os.path.lexists(origin / ".git"):
         return _from_git(origin, cache_dir, say)
     return _from_directory(origin, cache_dir, say)
+
+
+def require(kernel: Path | None) -> None:
+    """Raise `KstallError` if ``kernel`` names no tree, as far as this machine knows.
+
+    It is cheap: commands call it before they fetch or copy anything.
+    """
+    if kernel is None or debian_version(kernel) is not None:
+        return
+    if (branch := remote.named(kernel)) is not None:
+        remote.require(branch)
+    else:
+        _require_there(kernel)
+
+
+def _require_there(kernel: Path) -> None:
+    origin = kernel.expanduser().absolute()
+    if origin.exists():
+        return
+    if str(kernel).startswith("debian:"):
+        raise KstallError(
+            f"{kernel} names no version of Debian's kernel source",
+            next="name it as debian:X.Y, such as debian:" + _DEBIAN_VERSION,
+        )
+    raise NotAKernel(origin, "there is no such file or directory")
 
 
 def _require_outside(tree: Path, cache_dir: Path) -> None:

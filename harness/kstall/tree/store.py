@@ -48,8 +48,9 @@ class NotAKernel(KstallError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"{path} is no Linux source tree: {reason}",
-            next="give KERNEL= the top of a kernel checkout, a source directory or a "
-            "tarball (.tar, .tar.gz, .tar.xz, .tar.zst), or nothing for Debian's",
+            next="give KERNEL= the top of a kernel checkout, REPO#BRANCH, a source "
+            "directory or a tarball (.tar, .tar.gz, .tar.xz, .tar.zst), debian:X.Y, or "
+            "nothing for Debian's newest",
         )
 
 
