@@ -1011,9 +1011,11 @@ def test_the_command_is_two_without_evidence(
     code, _, errors = command(series, run=results)
     assert code == 2 and f"{results} holds no report.json of a run" in errors
     run_of(series, tmp_path, evidence=None)
-    assert command(series)[0] == 2
     code, _, errors = command(series, "demo")
     assert code == 2 and f"{tmp_path} has no evidence of demo" in errors
+    code, shown, errors = command(series)
+    assert code == 2 and shown == "" and f"{tmp_path} has no evidence\n" in errors
+    assert "next: name a run that came to its end" in errors
     # Of what no check accepts nothing can be said.
     series = made(tmp_path, CHECKS.replace('"naps", len', '"cats", 1 + len'))
     run_of(series, tmp_path)

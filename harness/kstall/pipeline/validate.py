@@ -197,7 +197,7 @@ def mutate_again(
 
     The report that is returned has only series with evidence, and only that check of
     each; the run itself is not changed.  Raises `KstallError` if ``directory`` is no
-    run directory, or has no evidence of a series in ``names``.
+    run directory, or has no evidence, or none of a series in ``names``.
     """
     outcome = read_run(directory)
     architecture = arch.named(outcome.environment.arch)
@@ -208,9 +208,11 @@ def mutate_again(
         for entry in outcome.series
         if entry.evidence is not None and entry.name in by_name
     ]
-    if absent := sorted(set(names) - {entry.name for entry in outcome.series}):
+    absent = sorted(set(names) - {entry.name for entry in outcome.series})
+    if absent or not outcome.series:
+        whose = f" of {', '.join(absent)}" if absent else ""
         raise KstallError(
-            f"{directory} has no evidence of {', '.join(absent)}",
+            f"{directory} has no evidence{whose}",
             next="name a run that came to its end",
         )
     for entry in outcome.series:
