@@ -608,6 +608,17 @@ def test_series_without_suites_measure_nothing(
     ]
 
 
+def test_why_there_is_no_kernel_is_said_in_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    words = ["stability", "--out", str(tmp_path), "--kernel", str(tmp_path / "typo")]
+    assert cli.main([*words, "drm-sched"]) == 2
+    said = capsys.readouterr().out
+    assert f"tree: {tmp_path / 'typo'} is no Linux source tree: " in said
+    assert "  next: give KERNEL= " in said
+
+
 def _said(*lines: dict[str, object]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 

@@ -97,5 +97,10 @@ class Ui:
             f"{mark} {escape(_label.get()):<28} {seconds}  {tag}{escape(stage.summary)}"
         )
 
+    def error(self, series: str | None, stage: Stage) -> None:
+        """Print the whole error of a stage, of which `end` printed one line."""
+        where = f"{series}: {stage.name}" if series else stage.name
+        self._print(f"{escape(where)}: {escape(stage.error or '')}")
+
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)

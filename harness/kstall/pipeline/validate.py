@@ -119,8 +119,8 @@ def guests(
     """A guest that could be booted for each series whose kernel could be built, and one
     of the base kernel if the series shows bugs.
 
-    The report of the run says what stopped the others; its verdict is that nothing was
-    proven.
+    The report of the run and ``ui`` say what stopped the others; the verdict is that
+    nothing was proven.
     """
     request = _on_architecture(request)
     run = _begin(request, ui, command)
@@ -130,6 +130,9 @@ def guests(
             subjects = _subjects(request, run, ground)
             for subject, guest, base in sharing.guests(subjects, request, run):
                 yield run, subject.series, guest, base
+        for entry, stage in run.report.all_stages():
+            if stage.error is not None:
+                ui.error(entry.name if entry else None, stage)
     finally:
         run.report.status = "could-not-run"
         run.save()
