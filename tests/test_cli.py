@@ -47,6 +47,17 @@ def test_tables_of_a_log_end_where_their_text_does(
     )
 
 
+@pytest.mark.parametrize("words", ["", "s", "--html x s"])
+def test_options_before_an_operators_verb_are_refused(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    argv = ["--project", ".", "explain", *words.split()]
+    assert cli.main(argv) == 2
+    error, advice = capsys.readouterr().err.splitlines()
+    assert error == "kstall: explain is for operators, and takes no option before it"
+    assert advice.split() == ["next:", "kstall", "explain", *words.split()]
+
+
 def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", "nope"]) == 2
     stderr = capsys.readouterr().err

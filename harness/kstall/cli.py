@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -363,9 +364,17 @@ def _parser() -> argparse.ArgumentParser:
         "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
-    # Their arguments are parsed by kstall_ops.cli, see entry.py.
+    # Their arguments are parsed by kstall_ops.cli if they come first, see entry.py.
     for verb, purpose in VERBS.items():
-        verbs.add_parser(verb, help=f"(operators) {purpose}", add_help=False)
+        operators = verbs.add_parser(
+            verb,
+            help=f"(operators) {purpose}",
+            add_help=False,
+            # No word begins with that, so none is taken for an option.
+            prefix_chars="\0",
+        )
+        operators.add_argument("words", nargs="*")
+        operators.set_defaults(verb=_misplaced, name=verb)
 
     return parser
 
@@ -1303,6 +1312,13 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
         level=arguments.level,
     )
     return _prove(request, console)
+
+
+def _misplaced(arguments: argparse.Namespace, console: Console) -> int:
+    raise KstallError(
+        f"{arguments.name} is for operators, and takes no option before it",
+        next=shlex.join(["kstall", arguments.name, *arguments.words]),
+    )
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
