@@ -47,6 +47,24 @@ def test_tables_of_a_log_end_where_their_text_does(
     )
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("validate", "judge", "mutate", "compare", "rebase", "stability"),
+        *("check-thread", "series", "abi"),
+    ],
+)
+def test_help_lists_the_exit_statuses(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    _, mark, text = " ".join(capsys.readouterr().out.split()).partition("exit status: ")
+    assert mark
+    for status in ("0", "1", "2", "3") if verb == "validate" else ("0",):
+        assert f"{status} " in text
+
+
 @pytest.mark.parametrize("words", ["", "s", "--html x s"])
 def test_options_before_an_operators_verb_are_refused(
     capsys: pytest.CaptureFixture[str], words: str

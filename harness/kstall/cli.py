@@ -74,6 +74,12 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 2
 _OUT = Path("out")
+_STATUS = (
+    "exit status: 0 proven; 1 a check failed, or a series no longer applies where it "
+    "has to; 2 no verdict, because of bad input, an interruption or a failure of the "
+    "test setup: the message says which; 3 nothing failed, but a series does not apply."
+    "  Of several series or trees the worst counts, in the order 1, 2, 3, 0"
+)
 # What `kstall schema` prints the schema of: what is written, and files that are read.
 _SCHEMAS: dict[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "report": (report.Report, "serialization"),
@@ -114,8 +120,8 @@ _NOT_FOR_KBUILD = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``kstall``; 0 proven, 1 a check failed, 2 could not judge, 3 a series does
-    not apply."""
+    """Run ``kstall``; 0 proven, 1 a check failed, 2 no verdict, 3 a series does not
+    apply."""
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
@@ -197,8 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kstall",
         description="Prove tracepoint patch series on a real, booted kernel.",
-        epilog="exit status: 0 proven, 1 a check failed, 2 could not judge, 3 nothing "
-        "failed, but a series does not apply",
+        epilog="exit status: 0 done, 2 not done because of bad input, an interruption "
+        "or a failure: the message says which; `VERB --help` lists those that a verb "
+        "has besides",
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
@@ -229,8 +236,8 @@ def _parser() -> argparse.ArgumentParser:
         "validate",
         help="apply, build, boot, run and judge series",
         description="Prove series on a booted kernel, from patches to verdict.",
-        epilog="environment: KSTALL_CACHE is the cache directory (default: "
-        "~/.cache/kstall); KSTALL_ACCEL=kvm|tcg overrides the probe for KVM",
+        epilog=f"{_STATUS}.  Environment: KSTALL_CACHE is the cache directory "
+        "(default: ~/.cache/kstall); KSTALL_ACCEL=kvm|tcg overrides the probe for KVM",
     )
     prove.add_argument("series", nargs="*", help="default: every series")
     prove.add_argument(
@@ -313,6 +320,7 @@ def _parser() -> argparse.ArgumentParser:
     judge = verbs.add_parser(
         "judge",
         help="judge a finished run again, by today's checks; boots and writes nothing",
+        epilog=_STATUS,
     )
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
@@ -385,8 +393,9 @@ def _add_abi(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="compare trace events of two kernels by their format files",
         description="Compare the trace events of two kernels: existing events may only "
         "grow at their end.",
-        epilog="each directory is a copy of /sys/kernel/tracing/events; exit status 1: "
-        "programs that read the events of BASE can break on those of PATCHED",
+        epilog="each directory is a copy of /sys/kernel/tracing/events; exit status: 0 "
+        "nothing can break, 1 programs that read the events of BASE can break on those "
+        "of PATCHED, 2 they cannot be compared",
     )
     abi.add_argument("base", type=Path)
     abi.add_argument("patched", type=Path)
@@ -454,6 +463,8 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="write proven series as mails",
         description="Write proven series as mails, with their recipients; sends "
         "nothing.",
+        epilog="exit status: 0 all are written, but for those that are not to be sent; "
+        "2 one is not, such as without a proof, or for want of the KEY of --sign-off",
     )
     thread.add_argument(
         "series", nargs="*", help="default: every series that is to be sent"
@@ -665,6 +676,9 @@ def _add_check_thread(
         help="apply, compare and validate a series that was sent to a list",
         description="Apply a series that was sent to a list, compare it with those in "
         "patches/, and validate it.",
+        epilog="exit status: that of `kstall validate`; before that 1 the thread is at "
+        "fault, as where a mail is missing, 2 it cannot be read, 3 it does not apply; "
+        "with --no-validate 0 it applies",
     )
     incoming.add_argument(
         "thread", help="an mbox, a directory of mails, or a message-id for b4"
