@@ -3,18 +3,24 @@
 #
 # Prove series in any CI that runs a shell: TREE is as --kernel takes it, SERIES are
 # names with blanks between (default: all).  What is in $OUT is worth keeping.
+# kstall is that of the checkout which this script is in, or $KSTALL.
 set -eu
 
-kstall=${KSTALL:-.venv/bin/kstall}
+top=$(cd "$(dirname "$0")/../../.." && pwd)
+kstall=${KSTALL:-$top/.venv/bin/kstall}
 out=${OUT:-out}
 
-test -x "$kstall" || make setup
+test -x "$kstall" || make -C "$top" setup
 
 set -f
+old=$(readlink "$out/latest" || true)
 status=0
 # shellcheck disable=SC2086 # one word a series
 "$kstall" validate --kernel "${TREE:-debian:7.3}" --level "${LEVEL:-quick}" \
 	--out "$out" -- ${SERIES:-} || status=$?
+
+# Without a run, that of before must not be published as if it were this one.
+test "$(readlink "$out/latest" || true)" != "$old" || rm -f "$out/latest"
 
 case $status in
 0) echo "ci: proven" ;;
@@ -24,6 +30,6 @@ case $status in
 	# No failure of what was pushed, unless series.toml expects it to apply: then 1.
 	status=0
 	;;
-*) echo "ci: COULD NOT JUDGE: the machine's fault, not the patches'; run it again" ;;
+*) echo "ci: no verdict: bad input, an interruption or the machine; see above" ;;
 esac
 exit "$status"
