@@ -203,6 +203,18 @@ def test_the_readme_is_two_screens() -> None:
     assert [line for line in lines if len(line) > WIDTH and line[0] != "|"] == []
 
 
+def _run_that_is_shown(path: Path) -> list[str]:
+    """The lines of the first run that a document shows."""
+    blocks: list[str] = _FENCE.findall(path.read_text())
+    return next(text for text in blocks if "\nverdict " in text).splitlines()
+
+
+def test_the_readme_shows_the_run_that_the_report_s_document_shows() -> None:
+    whole = _run_that_is_shown(ROOT / "docs/report.md")
+    shown = _run_that_is_shown(ROOT / "README.md")
+    assert [line for line in shown if line not in whole] == []
+
+
 def test_the_changelog_has_this_version() -> None:
     version = re.search(
         r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
