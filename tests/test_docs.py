@@ -7,8 +7,10 @@ import argparse
 import ast
 import re
 import shlex
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +120,26 @@ def test_commands_are_taken() -> None:
     for words in commands:
         # Unknown options end this.
         assert cli._parser().parse_args(words).verb, words
+
+
+def test_the_job_goes_on_without_marks(tmp_path: Path) -> None:
+    """The function that is shown; what it cannot write, it prints once."""
+    (text,) = re.findall(
+        r"(?ms)^```python\n(.*?)^mark\(", (ROOT / "docs/operator.md").read_text()
+    )
+    names: dict[str, Any] = {}
+    exec(text, names)
+    marker = tmp_path / "trace_marker"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for step in range(3):
+            names["mark"](step, "enter", marker / "absent")
+        (warning,) = caught
+        assert "kstall: no mark: " in str(warning.message)
+        marker.touch()
+        names["mark"](7, "exit", marker)
+        assert len(caught) == 1
+    assert marker.read_text() == "kstall step=7 phase=exit\n"
 
 
 def test_variables_of_make_exist() -> None:

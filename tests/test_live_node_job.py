@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -146,6 +147,70 @@ def hung(results: Path, printed: str, out: Path) -> None:
         ended, "SELECT DISTINCT ended IS NULL FROM proc WHERE rank IS NOT NULL"
     )
     assert rows == [(False,)]
+
+
+#: With marks of a job without rights, first where only root may write them.
+MARKING = """
+import os, signal, subprocess, sys
+
+for more in ([], ["--open-marker"]):
+    words = ["/run/share/kstall-node", "record", "--class", "throttle", *more]
+    out = "/run/share/results/" + ("open" if more else "closed")
+    recorder = subprocess.Popen(
+        [sys.executable, *words, "-o", out], stderr=subprocess.PIPE, text=True
+    )
+    if not any("recording into" in line for line in recorder.stderr):
+        raise SystemExit(f"the recorder ended with status {recorder.wait()}")
+    # What the document tells to try, then a job.
+    tried = subprocess.run(
+        ["sh", "-c", TRIED],
+        user=65534, group=65534, extra_groups=[], stderr=subprocess.PIPE, text=True,
+        cwd="/",
+    )
+    job = subprocess.run(
+        [sys.executable, "-c", JOB],
+        user=65534, group=65534, extra_groups=[], stderr=subprocess.PIPE, text=True,
+        cwd="/", env={"RANK": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "9"},
+    )
+    print(out, tried.returncode, tried.stderr, job.returncode, job.stderr)
+    recorder.send_signal(signal.SIGINT)
+    if recorder.wait(120):
+        raise SystemExit("the recorder failed")
+"""
+STEPS_OF_NOBODY = """
+import time
+
+for step in range(5):
+    mark(step, "enter")
+    mark(step, "exit")
+    time.sleep(1)
+"""
+
+
+def test_marks_of_a_job_without_rights(project_root: Path, tmp_path: Path) -> None:
+    """The function and the command are those of the document."""
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
+    root = stock.guest_root(project_root, tmp_path / "root.log")
+    text = (project_root / "docs/operator.md").read_text()
+    (function,) = re.findall(r"(?ms)^```python\n(.*?)^mark\(", text)
+    (command,) = re.findall(r"(?m)^echo test >/sys/kernel/tracing/.*$", text)
+    share = tmp_path / "out/share"
+    share.mkdir(parents=True)
+    given = f"JOB = {function + STEPS_OF_NOBODY!r}\nTRIED = {command!r}\n"
+    (share / "marking.py").write_text(given + MARKING)
+    words = "python3 /run/share/marking.py"
+    results, printed = booted(kernel, root, project_root, tmp_path / "out", words)
+    closed, opened = printed.split("/run/share/results/open ")
+    # The shell says what is wrong, and the job, too, once; but it goes on.
+    assert closed.count("ermission denied") == 2, printed
+    assert re.search(r"closed [12] ", closed) and "ermission" not in opened, printed
+    assert opened.split()[:2] == ["0", "0"], printed
+    for name, marks in (("closed", 0), ("open", 10)):
+        made = tmp_path / f"{name}.duckdb"
+        seal.seal([*(results / name).iterdir()], made)
+        _, rows, _ = store.query(made, "SELECT job, rank, step, phase FROM mark")
+        wanted = {("9", 1, n, phase) for n in range(5) for phase in ("enter", "exit")}
+        assert (len(rows), set(rows)) == (marks, wanted if marks else set()), printed
 
 
 #: Torch takes a minute to be imported, and Python of a rank longer for a step.

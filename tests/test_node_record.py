@@ -518,6 +518,27 @@ def test_marks_alone_if_that_is_asked_for(
     assert "; nor marks, as it has no ftrace:print" in capsys.readouterr().err
 
 
+def test_jobs_of_all_users_may_write_marks_if_that_is_asked_for(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No more of tracefs is opened than the way to the marker."""
+    marker = node.instance / "trace_marker"
+    assert run(node, tmp_path / "o", *THROTTLE, "--open-marker") == 1
+    assert f"{marker}: No such file" in capsys.readouterr().err
+    marker.touch()
+    way = [node.tracing, node.tracing / "instances", node.instance]
+    for path, mode in (*[(path, 0o750) for path in way], (marker, 0o220)):
+        path.chmod(mode)
+    modes = {path: path.stat().st_mode for path in node.tracing.rglob("*")}
+    modes[node.tracing] = node.tracing.stat().st_mode
+    assert run(node, tmp_path / "o") == 0
+    assert all(path.stat().st_mode == mode for path, mode in modes.items())
+    assert run(node, tmp_path / "o", *THROTTLE, "--open-marker") == 0
+    modes |= {path: modes[path] | 0o001 for path in way}
+    modes[marker] |= 0o002
+    assert all(path.stat().st_mode == mode for path, mode in modes.items())
+
+
 def test_an_old_python_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, project_root: Path
 ) -> None:

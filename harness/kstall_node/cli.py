@@ -62,6 +62,11 @@ def parser() -> argparse.ArgumentParser:
         "which rank was late, and not why",
     )
     command.add_argument(
+        "--open-marker",
+        action="store_true",
+        help="let jobs of all users write marks; else only root's can",
+    )
+    command.add_argument(
         "--min-ns",
         type=_natural,
         default=0,
@@ -165,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seconds=options.seconds,
             providers=options.providers or (),
             marks_alone=options.marks_alone,
+            open_marker=options.open_marker,
         )
         return record.record(host, settings)
     except BrokenPipeError:

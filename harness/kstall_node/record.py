@@ -58,6 +58,7 @@ class Settings(NamedTuple):
     seconds: float | None = None
     providers: Sequence[str] = ()
     marks_alone: bool = False
+    open_marker: bool = False
 
 
 class Recorder:
@@ -192,6 +193,8 @@ class Recorder:
         self.facts.scan()
         for oracle in self.oracles.values():
             oracle.before()
+        if self.settings.open_marker:
+            self.instance.open_marker()
         self.instance.switch(True)
         for oracle in self.oracles.values():
             oracle.began()

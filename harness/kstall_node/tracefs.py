@@ -233,6 +233,20 @@ class Instance:
         """Switch tracing on or off."""
         write(self.path / "tracing_on", "1" if on else "0")
 
+    def open_marker(self) -> None:
+        """Let all users write marks, and search the directories above the marker.
+
+        That shows them the names of events; all other files stay closed to them.
+        Raises `NodeError`.
+        """
+        above = (self.path.parent.parent, self.path.parent, self.path)
+        rights = [(path, 0o001) for path in above]
+        for path, right in (*rights, (self.path / "trace_marker", 0o002)):
+            try:
+                path.chmod(path.stat().st_mode & 0o7777 | right)
+            except OSError as error:
+                raise NodeError(f"{path}: {error.strerror}") from None
+
     def clear(self) -> None:
         """Empty the buffer."""
         with contextlib.suppress(OSError):
