@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kstall import cli
+from kstall_node import cli as node_cli
 from kstall_ops import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,6 +121,17 @@ def test_commands_are_taken() -> None:
     for words in commands:
         # Unknown options end this.
         assert cli._parser().parse_args(words).verb, words
+
+
+def test_the_unit_for_systemd_is_taken() -> None:
+    """It stores where `kstall fleet pull` looks."""
+    unit = (ROOT / "docs/examples/kstall-node.service").read_text()
+    options = dict(re.findall(r"(?m)^(\w+)=(.*)$", unit))
+    words = shlex.split(options["ExecStart"])
+    assert words[0] == "/usr/local/bin/kstall-node"
+    started = node_cli.parser().parse_args(words[1:])
+    assert started.out == f"/var/lib/{options['StateDirectory']}" == node_cli.DIR
+    assert started.ring and started.open_marker
 
 
 def test_the_job_goes_on_without_marks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from . import files
 from .errors import NodeError, shown
 from .host import Host
 
@@ -58,8 +59,13 @@ def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
 def _pull(host: Host, dir: Path, answers: BinaryIO) -> None:
     recs = recordings(dir)
     for rec in recs:
-        for path in _files(host, rec):
-            _send(path, f"{rec.name}/{path.relative_to(rec).as_posix()}", answers)
+        handle = files.in_use(rec)
+        try:
+            for path in _files(host, rec):
+                _send(path, f"{rec.name}/{path.relative_to(rec).as_posix()}", answers)
+        finally:
+            if handle is not None:
+                os.close(handle)
     if not recs:
         raise NodeError(f"{dir}: no recording")
     _reply(answers, op="end")
@@ -86,7 +92,7 @@ def _files(host: Host, rec: Path) -> Iterator[Path]:
     """The files to send; only sealed segments if its recorder still runs."""
     yield rec / "session.json"
     yield from sorted((rec / "formats").glob("*/*"))
-    live = _lives(host, rec)
+    live = lives(host, rec)
     for path in sorted((rec / "segments").glob("cpu*-*.pages")):
         about = path.with_suffix(".json")
         sealed = about.is_file()
@@ -98,14 +104,15 @@ def _files(host: Host, rec: Path) -> Iterator[Path]:
     yield rec / "facts.jsonl"
 
 
-def _lives(host: Host, rec: Path) -> bool:
+def lives(host: Host, rec: Path) -> bool:
+    """Whether a recorder of this boot still writes ``rec``."""
     try:
         session = json.loads((rec / "session.json").read_text("utf-8"))
         recorder = session["recorder"]
         if session["ended"] is not None or session["boot_id"] != host.boot_id:
             return False
         return host.starttime(int(recorder["pid"])) == int(recorder["starttime"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -83,7 +83,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--ring",
         action="store_true",
-        help="keep only the newest N MB; else a recording grows until the disk is full",
+        help="keep only the newest N MB, counting earlier recordings in DIR that were "
+        "made with --ring; else a recording grows until the disk is full",
     )
     command.add_argument(
         "--max-mb",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -23,6 +25,21 @@ def replace(path: Path, value: Any) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise failure(path, error) from None
+
+
+def in_use(dir: Path) -> int | None:
+    """A handle; until it is closed no recorder deletes from the recording ``dir``.
+
+    None if ``dir`` cannot be opened.  Where directories cannot be locked, as on some
+    network file systems, no recorder deletes from older recordings at all.
+    """
+    try:
+        handle = os.open(dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
 
 
 def failure(path: Path, error: OSError) -> NodeError:

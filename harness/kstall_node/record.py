@@ -21,6 +21,7 @@ from .catalogue import Source
 from .errors import Full, NodeError, shown
 from .facts import Facts
 from .host import Host, clock_pair
+from .older import Older
 from .oracles import ENOUGH_NS, Oracle, Tally, Verdict
 from .segments import LIMIT, Segments
 from .tracefs import INSTANCE, Counter, Instance, Refused, Tracefs
@@ -38,6 +39,8 @@ _TALLIED = 40
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
+#: Segments of older recordings that --ring deletes at a time: buffers fill meanwhile.
+_DROPS = 1000
 #: How many stalls without an end are listed at a time.
 _LISTED = 8
 
@@ -95,6 +98,8 @@ class Recorder:
         self.stopping = False
         self._instance: Instance | None = None
         self._facts_file: int | None = None
+        self._older: Older | None = None
+        self._in_use: int | None = None
 
     # -- one recording ----------------------------------------------------------------
 
@@ -182,6 +187,9 @@ class Recorder:
         with contextlib.suppress(ValueError):
             layout = pages.layout(text or "", "ftrace")
             self._layouts[layout.id] = layout
+        if self.settings.ring:
+            self._older = Older(self.host, self.settings.out, self.say)
+            self._older.shrink(self.settings.max_mb << 20)
         # Everything is in place before the first event.
         self.began = time.monotonic_ns()
         self._make_dir()
@@ -216,6 +224,11 @@ class Recorder:
             self.say(
                 "no class is recorded, only the marks of jobs: they show which rank "
                 "was late, and not why"
+            )
+        if self._older is not None and self._older.count:
+            self.say(
+                f"--ring: earlier recordings count as well: {self._older.count}, of "
+                f"{self._older.size >> 20} MB"
             )
         lasts = self.settings.seconds
         until = "until Ctrl-C" if lasts is None else f"for {lasts:g} s"
@@ -298,6 +311,7 @@ class Recorder:
         try:
             (self.dir / "segments").mkdir(parents=True)
             self.dir.chmod(0o700)
+            self._in_use = files.in_use(self.dir)
             self._facts_file = os.open(
                 self.dir / "facts.jsonl",
                 os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -627,14 +641,12 @@ class Recorder:
 
     def _keep_within(self) -> None:
         """With --ring, delete the oldest segments if there are too many."""
-        if not self.settings.ring:
+        if self._older is None:
             return
         limit = self.settings.max_mb << 20
+        self._older.shrink(limit - sum(self._sizes().values()), _DROPS)
         while True:
-            sizes = {
-                cpu: sum(count for _, count, _ in segment.sealed) * pages.PAGE
-                for cpu, segment in self._segments.items()
-            }
+            sizes = self._sizes()
             if sum(sizes.values()) <= limit:
                 return
             cpu = max(sizes, key=sizes.__getitem__)
@@ -644,6 +656,13 @@ class Recorder:
             for tally in self.tallies:
                 self._cut.add(tally)
             self._loss(cpu, self.began, until, "ring")
+
+    def _sizes(self) -> dict[int, int]:
+        """The bytes in sealed segments, by CPU."""
+        return {
+            cpu: sum(count for _, count, _ in segment.sealed) * pages.PAGE
+            for cpu, segment in self._segments.items()
+        }
 
     # -- facts ------------------------------------------------------------------------
 
@@ -791,6 +810,9 @@ class Recorder:
         if self._facts_file is not None:
             os.close(self._facts_file)
             self._facts_file = None
+        if self._in_use is not None:
+            os.close(self._in_use)
+            self._in_use = None
         self._make_room()
 
 
