@@ -372,6 +372,28 @@ def test_a_full_disk_costs_the_open_segment_only(tmp_path: Path) -> None:
     seal.seal([rec], tmp_path / "s")
 
 
+def test_starts_on_a_full_disk_leave_nothing(
+    node: Node,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A supervisor starts it again and again, until somebody has made room."""
+
+    def full(size: int) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "urandom", full)
+    assert run(node, tmp_path / "o") == 1
+    assert "the disk is full" in capsys.readouterr().err
+    assert not any((tmp_path / "o").iterdir())
+    # What is in the directory of recordings is not its own.
+    (tmp_path / "o/.reserve").write_text("of somebody else")
+    (node.tracing / "events/sched/sched_stat_throttled/format").unlink()
+    assert run(node, tmp_path / "o") == 1
+    assert [path.name for path in (tmp_path / "o").iterdir()] == [".reserve"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     node = Node(tmp_path)

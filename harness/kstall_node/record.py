@@ -309,7 +309,11 @@ class Recorder:
         safe = re.sub(r"[^\w.-]", "_", self.host.node)[:100].lstrip(".-") or "node"
         self.dir = self.settings.out / f"{safe}-{self.began}"
         try:
-            (self.dir / "segments").mkdir(parents=True)
+            self.dir.mkdir(parents=True)
+        except OSError as error:
+            raise files.failure(self.dir, error) from None
+        try:
+            (self.dir / "segments").mkdir()
             self.dir.chmod(0o700)
             self._in_use = files.in_use(self.dir)
             self._facts_file = os.open(
@@ -321,9 +325,23 @@ class Recorder:
             with (self.dir / ".reserve").open("wb") as file:
                 file.write(os.urandom(_RESERVE))
         except OSError as error:
+            self._remove_dir()
             raise files.failure(self.dir, error) from None
 
+    def _remove_dir(self) -> None:
+        """Remove what `_make_dir` made: a supervisor may try again for days."""
+        if self._facts_file is not None:
+            os.close(self._facts_file)
+            self._facts_file = None
+        self._make_room()
+        with contextlib.suppress(OSError):
+            (self.dir / "facts.jsonl").unlink(missing_ok=True)
+            (self.dir / "segments").rmdir()
+            self.dir.rmdir()
+
     def _make_room(self) -> None:
+        if self.dir == self.settings.out:
+            return  # it has made no directory, and a file of that name is not its own
         with contextlib.suppress(OSError):
             (self.dir / ".reserve").unlink()
 
