@@ -32,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
         help="record until Ctrl-C; needs root",
         description="Record stalls, and the marks of jobs, until Ctrl-C.",
         epilog="Defaults are in brackets.  Afterwards, where you analyse: "
-        "kstall fleet pull, or copy DIR and kstall seal.",
+        "kstall fleet pull, or copy DIR and kstall seal.  Exit status: 0 if it was "
+        "ended by a signal or --seconds; 1 if it could not record, or could not go on, "
+        "as on a full disk; 2 if the options are wrong.",
     )
     command.add_argument(
         "-o", dest="out", default=DIR, metavar="DIR", help=f"recordings go here ({DIR})"
