@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.live, pytest.mark.deep]
     [
         ("drm-sched", ()),
         ("iommu-iotlb", ()),
+        # With what runs while the events are off, in the binary and counted.
+        ("drm-sched", ("--level", "full")),
         # By a worker: at least the guest, if the kernel was built before.
         ("drm-sched", ("--workers", "1", "--again")),
     ],
@@ -40,3 +42,6 @@ def test_a_series_is_proven(
     gone = {check.name for check, _ in there.skipped}
     for check in declared.spec.check:
         assert judged[check.name] == ("skip" if check.name in gone else "pass")
+    if "full" in more:
+        for name in ("off_is_a_nop", "off_costs_what_is_predicted"):
+            assert judged[name] == "pass"
