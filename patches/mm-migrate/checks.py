@@ -341,7 +341,7 @@ def numa_scan_is_reported(ev: Evidence) -> Verdict:
     inside = [
         event
         for event, reason in _with_reasons(load)
-        if event in own_events and reason is not None
+        if reason is not None and event in own_events
     ]
     v.none("of these within migrate_pages()", inside)
     return v

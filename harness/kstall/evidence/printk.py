@@ -121,7 +121,8 @@ class PrintedValue:
     def symbols(self) -> tuple[int, ...]:
         """The numbers for which a `__print_symbolic` has names; else none."""
         match = _SYMBOLIC.fullmatch(self.argument)
-        return tuple(_symbols(match[1])[1]) if match else ()
+        table = _table(match[1])[1] if match else ()
+        return tuple(int(cexpr.evaluate(key, {})) for key, _ in table)
 
 
 @dataclass(frozen=True)
@@ -230,23 +231,22 @@ def _bits(spec: re.Match[str]) -> int:
 
 def _symbol(arguments: str, members: Mapping[str, Member]) -> str:
     """What ``__print_symbolic(arguments)`` prints.  Raises `cexpr.Unknown`."""
-    value, names = _symbols(arguments)
+    value, table = _table(arguments)
     number = cexpr.evaluate(value, members)
+    for key, name in table:
+        if cexpr.evaluate(key, {}) == number:
+            return _string(name)[0]
     if isinstance(number, str):
         raise Unknown(f"{value}: a string has no symbol")
-    return names.get(number, f"0x{number:x}")
+    return f"0x{number:x}"
 
 
 @functools.lru_cache(maxsize=256)  # asked for each record
-def _symbols(arguments: str) -> tuple[str, dict[int, str]]:
-    """The expression that is printed, and the name of each of its values."""
-    value, *table = (part.strip() for part in _split(arguments))
-    names: dict[int, str] = {}
-    for entry in table:
-        key, _, name = entry.strip("{} ").partition(",")
-        # The kernel prints the first that fits.
-        names.setdefault(int(cexpr.evaluate(key, {})), _string(name)[0])
-    return value, names
+def _table(arguments: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The expression that is printed, and each value with its name, all as in C."""
+    value, *entries = (part.strip() for part in _split(arguments))
+    pairs = (entry.strip("{} ").partition(",") for entry in entries)
+    return value, tuple((key, name) for key, _, name in pairs)
 
 
 def _flags(arguments: str, members: Mapping[str, Member]) -> str:
