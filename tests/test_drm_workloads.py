@@ -90,7 +90,7 @@ def test_a_scene_that_does_not_end_is_given_up(
     monkeypatch.setattr(module, "GIVEN_UP", scenes.given_up)
     monkeypatch.setattr(module, "SCENE_S", 0.3)
     monkeypatch.setenv("KSTALL_TROUBLE", str(tmp_path / workload.TROUBLE))
-    # It is told meanwhile that the host owes this machine more than it ever waits for.
+    # Meanwhile it reads that the host has kept this machine waiting for longer.
     read = hosttime.lost
     began = time.monotonic()
     monkeypatch.setattr(

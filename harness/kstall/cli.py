@@ -463,7 +463,7 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="write proven series as mails",
         description="Write proven series as mails, with their recipients; sends "
         "nothing.",
-        epilog="exit status: 0 all are written, but for those that are not to be sent; "
+        epilog="exit status: 0 all are written, except those marked as not to be sent; "
         "2 one is not, such as without a proof, or for want of the KEY of --sign-off",
     )
     thread.add_argument(

@@ -466,7 +466,7 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         limit = time.monotonic() + _NAMELESS_S
-        while not _is_locked(file):
+        while not locked_if_free(file):
             file.seek(0)
             holder = file.read().strip()
             if not holder and time.monotonic() < limit:
@@ -491,7 +491,7 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
                 file.truncate()
 
 
-def _is_locked(file: TextIO) -> bool:
+def locked_if_free(file: TextIO) -> bool:
     """Lock ``file``, unless somebody else has; whether it is ours now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

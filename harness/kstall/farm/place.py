@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from ..base import cache
 
@@ -25,18 +23,9 @@ def reserved(top: Path, name: str) -> Iterator[Path]:
         place = top / (name if number == 1 else f"{name}-{number}")
         place.mkdir(parents=True, exist_ok=True)
         with (place / "worker.lock").open("a") as file:
-            if not _is_locked(file):
+            if not cache.locked_if_free(file):
                 continue
             for directory in place.iterdir():
                 cache.sweep(directory)
             yield place
         return
-
-
-def _is_locked(file: TextIO) -> bool:
-    """Lock ``file``, unless another worker has; whether it is ours now."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
