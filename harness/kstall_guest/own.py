@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """bpftrace as a part of a workload's program, rather than as one of its readers.
 
-Such a tracer fails as the agent's do, and that is as little the kernel's fault: what a
-program knows by one that did not attach, or that lost events, proves nothing.  The
-agent is told, so that the workload cannot be judged.
+Such a tracer can fail as those of the agent can, and that is not the kernel's fault
+either: output of one that did not attach, or that lost events, proves nothing.  The
+program reports it to the agent, and checks of the workload are not judged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's own selftests as workloads: when one that gave up says nothing.
 
-Their harness ends each test after half a minute by the clock, if the test does not ask
-for more, and no test is told how much of that time the host gave.
+Their harness ends each test after half a minute by the clock, unless the test asks for
+more.  It does not know that the host may have stopped the guest for most of that time.
 """
 
 from __future__ import annotations
