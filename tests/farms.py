@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -56,11 +56,17 @@ class Crowd:
         until("a scheduler", lambda: "scheduler at" in self.output(mine))
         (self.address,) = re.findall(r"scheduler at (\S+)", self.output(mine))
 
-    def hire(self, name: str, *more: str) -> ForkProcess:
-        """A worker with a cache of its own."""
+    def hire(
+        self, name: str, *more: str, odd: Callable[[], None] | None = None
+    ) -> ForkProcess:
+        """A worker with a cache of its own, in which ``odd`` is called first."""
         place = str(self.world.root / name)
         words = ("worker", self.address, "--name", name, "--cache", place)
+        if odd is not None:
+            self.world.prepare.append(odd)
         self.workers[name] = self.start(*words, "--nthreads", "2", *more)
+        if odd is not None:
+            self.world.prepare.remove(odd)
         return self.workers[name]
 
     def gather(self) -> None:

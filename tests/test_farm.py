@@ -248,9 +248,7 @@ def test_compiler_for_another_architecture_is_named(world: World) -> None:
         vars(workers_module).update(_programs=lambda: few)
 
     with crowd(world) as workers:
-        world.prepare.append(without)
-        workers.hire("odd")
-        world.prepare.clear()
+        workers.hire("odd", odd=without)
         workers.gather()
         ran = workers.validate("--arch", "arm64")
         assert ran.exit_code == 2, ran.output
@@ -660,9 +658,7 @@ def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
         os.environ["PATH"] = f"{other}:{os.environ['PATH']}"
 
     with crowd(world) as workers:
-        world.prepare.append(mine)
-        workers.hire("odd")
-        world.prepare.clear()
+        workers.hire("odd", odd=mine)
         workers.gather()
         ran = workers.validate()
         assert ran.exit_code == 2, ran.output
@@ -681,11 +677,9 @@ def test_worker_with_another_linker_is_not_asked(world: World) -> None:
     other = world.root / "other"
     write(other, {"ld": "#!/bin/sh\necho GNU ld 2\n"})
     with crowd(world) as workers:
-        world.prepare.append(
-            lambda: os.environ.update(PATH=f"{other}:{os.environ['PATH']}")
+        workers.hire(
+            "odd", odd=lambda: os.environ.update(PATH=f"{other}:{os.environ['PATH']}")
         )
-        workers.hire("odd")
-        world.prepare.clear()
         workers.gather()
         ran = workers.validate()
     assert ran.exit_code == 2, ran.output
@@ -699,9 +693,7 @@ def test_worker_with_another_virtme_ng_boots_nothing(world: World) -> None:
         vars(workers_module).update(virtme=lambda: {"virtme-ng": "0.1"})
 
     with crowd(world) as workers:
-        world.prepare.append(other)
-        workers.hire("odd")
-        world.prepare.clear()
+        workers.hire("odd", odd=other)
         workers.gather()
         ran = workers.validate()
         assert ran.exit_code == 2, ran.output
@@ -717,9 +709,7 @@ def test_worker_with_another_virtme_ng_boots_nothing(world: World) -> None:
 def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
     """Its compiler has the same version, but is another one."""
     with crowd(world) as workers:
-        world.prepare.append(lambda: setattr(platform, "machine", lambda: "aarch64"))
-        workers.hire("odd")
-        world.prepare.clear()
+        workers.hire("odd", odd=lambda: setattr(platform, "machine", lambda: "aarch64"))
         workers.gather()
         ran = workers.validate()
         assert ran.exit_code == 2, ran.output
@@ -734,11 +724,10 @@ def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
 
 def test_worker_of_another_version_is_refused_by_name(world: World) -> None:
     with crowd(world) as workers:
-        world.prepare.append(
-            lambda: vars(workers_module).update(version=lambda: "0.0.9 abcdef")
+        workers.hire(
+            "old",
+            odd=lambda: vars(workers_module).update(version=lambda: "0.0.9 abcdef"),
         )
-        workers.hire("old")
-        world.prepare.clear()
         workers.gather()
         ran = workers.validate()
         assert ran.exit_code == 2
@@ -784,9 +773,7 @@ def test_unit_of_another_key_is_refused(tmp_path: Path) -> None:
         return first_another
 
     with crowd(world) as workers:
-        world.prepare.append(lambda: _wrapped(wrap))
-        workers.hire("one")
-        world.prepare.clear()
+        workers.hire("one", odd=lambda: _wrapped(wrap))
         workers.gather()
         require_proven(workers.validate())
     said = {path.name: path.read_text() for path in world.root.glob("refused-*")}
