@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import cast
 from unittest.mock import MagicMock
 
@@ -17,7 +18,7 @@ import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
 from kstall.verdict import Verdict, run_check
-from kstall_guest import hosttime, workload
+from kstall_guest import hosttime, waiting, workload
 from workloadprograms import program
 
 US = 1_000
@@ -902,6 +903,11 @@ def test_an_event_is_switched_on_until_it_comes(
         module, "running", lambda _: contextlib.nullcontext(lambda: None)
     )
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    # Time goes on by being asked for, so that it is not short on a busy host.
+    now = itertools.count(step=0.001)
+    clock = SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _: None)
+    monkeypatch.setattr(hosttime, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     module.toggle()
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     if needed == 45:

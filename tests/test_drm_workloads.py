@@ -90,14 +90,17 @@ def test_a_scene_that_does_not_end_is_given_up(
     monkeypatch.setattr(module, "GIVEN_UP", scenes.given_up)
     monkeypatch.setattr(module, "SCENE_S", 0.3)
     monkeypatch.setenv("KSTALL_TROUBLE", str(tmp_path / workload.TROUBLE))
-    # Meanwhile it reads that the host has kept this machine waiting for longer.
-    read = hosttime.lost
-    began = time.monotonic()
-    monkeypatch.setattr(
-        hosttime,
-        "lost",
-        lambda: (read() or 0) + owed * (time.monotonic() - began > 0.2),
-    )
+    # While the second scene goes on, it reads that the host has kept this machine
+    # waiting for longer.
+    read, since = hosttime.lost, []
+
+    def lost_by_now() -> float:
+        if scenes.number.read_text() == "2\n":
+            since.append(time.monotonic())
+        kept = bool(since) and time.monotonic() - since[0] > 0.2
+        return (read() or 0) + owed * kept
+
+    monkeypatch.setattr(hosttime, "lost", lost_by_now)
     assert module.play() == "{}\n"
     troubles = workload.troubles(tmp_path)
     assert {trouble.kind for trouble in troubles} == told
