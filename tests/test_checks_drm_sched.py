@@ -444,8 +444,21 @@ def test_a_ring_that_is_exactly_full_may_not_be_reported(
 CREDIT_JOBS = ((70, 1), (70, 2))
 
 
-def _credits(held_ms: float, *, reported: bool, wait_ms: float) -> Told:
-    """A job that keeps the only credit for a while, and one behind it."""
+def _call(ms: float, name: str) -> Event:
+    """The scheduler's worker begins or ends."""
+    fields: dict[str, str | int | tuple[int, ...]] = {
+        "function": "drm_sched_run_job_work [gpu_sched]"
+    }
+    known = "workqueue", f"workqueue_execute_{name}"
+    return Event(int(ms * MS), 1, WORKER, "x", *known, fields)
+
+
+def _credits(held_ms: float, *, calls: str, wait_ms: float) -> Told:
+    """A job that keeps the only credit for a while, and one behind it.
+
+    The worker runs the first, and then comes again as often as there are ``calls``,
+    each of which reports (r), is silent (s), or does not end before the job does (o).
+    """
     own: dict[str, object] = {"dev": "ring", "name": "x", "client_id": 1}
     none = dict.fromkeys((*("ctx", "seqno", "deps", "order_deps"), "lazy_deps"), 0)
     none |= {"dep_ns": 0, "credits": 1}
@@ -453,13 +466,21 @@ def _credits(held_ms: float, *, reported: bool, wait_ms: float) -> Told:
     first, second = CREDIT_JOBS
     told = [
         _drm(0, 0, "queue", first, **own),
+        _call(0.5, "start"),
         _drm(1, 1, "wait", first, **own, **none, wait_ns=MS),
         _drm(2, 1, "run", first, **own, hw_job_count=1),
+        _call(2.5, "end"),
         _drm(3, 0, "queue", second, **own),
         _drm(4, 0, "queue", (80, 1), **own),
     ]
-    if reported:
-        told.append(_drm(5, 1, "no_credits", second, **own, **full))
+    for number, call in enumerate(calls):
+        began = 5 + number
+        told.append(_call(began, "start"))
+        if call == "r":
+            report = _drm(began, 1, "no_credits", second, **own, **full)
+            told.append(replace(report, pid=WORKER))
+        if call != "o":
+            told.append(_call(began + 0.5, "end"))
     at = 3 + held_ms
     told += [
         _drm(at, 0, "done", first, **own),
@@ -477,29 +498,36 @@ class _Named(_Run):
 
 
 HELD = "time the ring was kept full"
+CAME = "the worker came to the second job"
 
 
 @pytest.mark.parametrize(
-    ("held", "reported", "wait", "wrong", "status"),
+    ("held", "calls", "wait", "wrong", "status"),
     [
-        (1000, True, 1001, set(), "pass"),
+        (1000, "r", 1001, set(), "pass"),
+        # Before the second job was pushed, and after that.
+        (1000, "sr", 1001, set(), "pass"),
         # The CPU that counts ticks stood still before.
-        (300, True, 301, {HELD}, "error"),
-        # The worker did not run meanwhile.
-        (1000, False, 1001, {"drm_sched_job_no_credits events"}, "error"),
-        (1000, True, 900, {"wait_ns of the second job"}, "fail"),
-        (300, True, 900, {HELD, "wait_ns of the second job"}, "fail"),
+        (300, "r", 301, {HELD}, "error"),
+        # The worker did not run meanwhile, or not to its end.
+        (1000, "", 1001, {CAME}, "error"),
+        (1000, "o", 1001, {CAME}, "error"),
+        # It looked, and said nothing.
+        (1000, "s", 1001, {"its last call reported that"}, "fail"),
+        (1000, "rs", 1001, {"its last call reported that"}, "fail"),
+        (1000, "r", 900, {"wait_ns of the second job"}, "fail"),
+        (300, "r", 900, {HELD, "wait_ns of the second job"}, "fail"),
     ],
 )
 def test_a_ring_that_is_kept_full(
     checks: ModuleType,
     held: float,
-    reported: bool,
+    calls: str,
     wait: float,
     wrong: set[str],
     status: str,
 ) -> None:
-    evidence = _Named(_credits(held, reported=reported, wait_ms=wait))
+    evidence = _Named(_credits(held, calls=calls, wait_ms=wait))
     judge = checks.second_job_waits_for_credits
     verdict = judge(evidence)
     labels = {compared.label for compared in verdict.comparisons if not compared.ok}
