@@ -475,10 +475,9 @@ LATE_RUNS: Lines = [
     for run, chains in (("in time", [[99, 0]] * 3), ("late", [[99, 98]] * 3))
 ]
 MEMORY_RUNS: Lines = [
-    {"run": run, "status": 0, "jobs": 300, "back": 300, "late": 0}
-    for run in ("workers in time", "workers late")
+    {"run": run, "status": 0, "jobs": 300, "back": 300, "late": 0, "delayed": delayed}
+    for run, delayed in (("worker in time", 0), ("worker late", 2))
 ]
-MEMORY_RUNS[1]["demoted"] = 2
 
 
 @pytest.mark.parametrize(
@@ -504,12 +503,12 @@ MEMORY_RUNS[1]["demoted"] = 2
         ),
         ("drm-sched-chain", 0, {"back": 296}, ["in time: given back"], "fail"),
         ("drm-sched-tests", 0, {}, [], "pass"),
-        ("drm-sched-tests", 1, {"demoted": 0}, ["workers that were late"], "error"),
+        ("drm-sched-tests", 1, {"delayed": 1}, ["delays of the worker"], "error"),
         (
             "drm-sched-tests",
             1,
             {"late": 1},
-            ["workers late: given back after they were freed"],
+            ["worker late: given back after they were freed"],
             "fail",
         ),
     ],
