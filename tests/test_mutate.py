@@ -425,6 +425,34 @@ def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
     assert wrong["demo_nap: nap_ns: any caught or argued"] == "False"
 
 
+def test_what_is_excused_by_a_busy_host_is_left_open(
+    tmp_path: Path, results: Path
+) -> None:
+    excused = NO_CHECK.replace(
+        "    v.at_least",
+        '    naps = ev.workload("doze").events("demo_nap")\n'
+        '    told = [nap.fields["nap_ns"] for nap in naps]\n'
+        "    v.at_least('longest nap', max(told), 1)\n"
+        "    with v.excused('the host was late'):\n"
+        "        v.at_least('shortest nap', min(told), 2_000)\n    v.at_least",
+    )
+    mutation = mutate.judged(made(tmp_path, excused), evidence.load(results))
+    (half,) = (
+        m for m in mutation.mutants if (m.field, m.operator) == ("nap_ns", "half")
+    )
+    assert (half.outcome, half.left_open) == ("escaped", "the host was late")
+    result = mutate.judge(made(tmp_path, excused), mutation)
+    nap = {c.label: c for c in result.comparisons if "nap_ns" in c.label}
+    assert not nap["demo_nap: nap_ns: left open by a check"].ok
+    assert "half" in str(nap["demo_nap: nap_ns: left open by a check"].observed)
+    assert "half" not in str(nap["demo_nap: nap_ns: escaped"].observed)
+    # Others escape altogether, which nothing excuses.
+    assert result.status == "fail"
+    only = mutation.model_copy(update={"mutants": [half]})
+    result = mutate.judge(made(tmp_path, excused), only)
+    assert (result.status, result.detail) == ("error", "the host was late")
+
+
 def argument(
     field: str | None, *operators: str, event: str = NAP, **keys: Any
 ) -> dict[str, Any]:

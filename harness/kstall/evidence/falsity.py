@@ -40,6 +40,11 @@ class MutantOutcome(Model):
     broke: list[str] = Field(
         default=[], description="checks that could not judge it, which is no catch"
     )
+    left_open: str = Field(
+        default="",
+        description="the apparatus' fault that all of these excused it by; empty if "
+        "one of them just broke",
+    )
 
     @property
     def is_untried(self) -> bool:

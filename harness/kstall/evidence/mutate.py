@@ -200,6 +200,7 @@ class _Bench:
         if not workloads:
             return outcome
         outcome.outcome = "escaped"
+        excuses = []
         for witness in order:
             if witness.workloads & workloads:
                 with _Limited():
@@ -210,6 +211,9 @@ class _Bench:
                     return outcome
                 if check.status != "pass":
                     outcome.broke.append(f"{witness.name}: {_last_line(check.detail)}")
+                    excuses += [check.detail] if check.left_open else []
+        if len(excuses) == len(outcome.broke):
+            outcome.left_open = "; ".join(dict.fromkeys(excuses))
         return outcome
 
 
@@ -385,9 +389,17 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
     for (event, field), outcomes in fields.items():
         escaped = [outcome for outcome in outcomes if outcome.outcome == "escaped"]
         label = f"{event.partition(':')[2]}: {field}"
-        verdict.equal(f"{label}: escaped", _named(escaped), "none")
+        # Where a check makes allowance for a busy host, a wrong patch is not proven
+        # either; and on a quieter one, the same check may catch it.
+        allowed = [outcome for outcome in escaped if outcome.left_open]
+        missed = [outcome for outcome in escaped if not outcome.left_open]
+        verdict.equal(f"{label}: escaped", _named(missed), "none")
+        with verdict.excused("; ".join(outcome.left_open for outcome in allowed)):
+            verdict.equal(f"{label}: left open by a check", _named(allowed), "none")
         caught = sum(outcome.outcome == "caught" for outcome in outcomes)
-        noticed = caught or any(outcome.outcome == "argued" for outcome in outcomes)
+        noticed = caught or any(
+            outcome.outcome == "argued" or outcome.left_open for outcome in outcomes
+        )
         verdict.true(
             f"{label}: any caught or argued", bool(noticed), f"{caught} caught"
         )

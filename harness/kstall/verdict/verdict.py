@@ -189,6 +189,11 @@ class Check(Model):
         default=None, description="of one that failed or could not be judged"
     )
 
+    @property
+    def left_open(self) -> bool:
+        """Whether it was judged, and all that does not hold is excused."""
+        return self.status == "error" and bool(self.comparisons)
+
     @model_validator(mode="after")
     def _skipped_is_not_compared(self) -> Check:
         # Reports of earlier versions have some, which would look like passes.
