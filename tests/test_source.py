@@ -360,6 +360,68 @@ def test_a_tarball_that_holds_no_kernel(tmp_path: Path, cache: Path, kind: str) 
     assert bases(cache) == []
 
 
+def test_a_tarball_of_a_link_does_not_lead_to_the_users_tree(
+    tmp_path: Path, cache: Path
+) -> None:
+    top = write(tmp_path / "linux-7.3")
+    build_in_place(top)
+    (tmp_path / "linux").symlink_to(top)
+    before = snapshot(top)
+    archive = tmp_path / "linux.tar"
+    subprocess.run(["tar", "-cf", archive, "linux"], cwd=tmp_path, check=True)
+    with pytest.raises(store.NotAKernel, match="one directory with a Makefile"):
+        obtain(archive, cache)
+    # Beside the directory it does no harm.
+    argv = ["tar", "-cf", str(archive), "linux", "linux-7.3"]
+    subprocess.run(argv, cwd=tmp_path, check=True)
+    assert not obtain(archive, cache).path.is_symlink()
+    assert snapshot(top) == before
+
+
+def test_a_copy_that_is_a_link_is_neither_cleaned_nor_used(
+    tmp_path: Path, cache: Path
+) -> None:
+    top = write(tmp_path / "linux")
+    base = obtain(top, cache)
+    build_in_place(top)
+    before = snapshot(top)
+
+    def fill(scratch: Path) -> None:
+        (scratch / "src").symlink_to(top)
+
+    job = store.CopyJob(top, 0, fill, lambda: None)
+    with pytest.raises(store.NotAKernel, match="symbolic link"):
+        store.obtain(job, cache, lambda _: None)
+    # One that an earlier kstall made is made anew.
+    shutil.rmtree(base.path)
+    base.path.symlink_to(top)
+    assert not obtain(top, cache).path.is_symlink()
+    assert contents(base.path) == clean(tmp_path)
+    assert snapshot(top) == before
+
+
+@pytest.mark.parametrize("kind", ["directory", "tarball"])
+def test_a_build_is_not_deleted_through_a_link_out_of_the_tree(
+    tmp_path: Path, cache: Path, kind: str
+) -> None:
+    users = write(tmp_path / "users")
+    build_in_place(users)
+    top = write(tmp_path / "linux")
+    (top / ".config").write_text("")
+    shutil.rmtree(top / "include")
+    (top / "include").symlink_to(users / "include")
+    before = snapshot(users), snapshot(top)
+    kernel = top
+    if kind == "tarball":
+        kernel = tmp_path / "linux.tar"
+        subprocess.run(["tar", "-cf", kernel, "linux"], cwd=tmp_path, check=True)
+    with pytest.raises(KstallError, match="include, a link out of it") as caught:
+        obtain(kernel, cache)
+    assert str(kernel) in str(caught.value) and caught.value.next
+    assert (snapshot(users), snapshot(top)) == before
+    assert bases(cache) == []
+
+
 # -- what is none --------------------------------------------------------------------
 
 

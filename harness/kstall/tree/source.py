@@ -346,7 +346,9 @@ def _unpack(path: Path, scratch: Path) -> None:
     except StopIteration as error:
         raise NotAKernel(path, "the package has no linux-source tarball") from error
     cache.remove(scratch / "deb")
-    tops = [inside, *(item for item in inside.iterdir() if item.is_dir())]
+    # A link may lead to the user's own tree.
+    folders = (item for item in inside.iterdir() if not item.is_symlink())
+    tops = [inside, *(item for item in folders if item.is_dir())]
     source = next((top for top in tops if (top / "Makefile").is_file()), None)
     if source is None or (len(tops) > 2 and source != inside):
         raise NotAKernel(path, "it does not unpack to one directory with a Makefile")

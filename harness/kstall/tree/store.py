@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,8 +131,11 @@ def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
 def _make(job: CopyJob, scratch: Path, cache_dir: Path) -> str:
     blobs = job.fill(scratch)
     source = scratch / "src"
+    if source.is_symlink():
+        raise NotAKernel(job.named, "it is a symbolic link")
     version = require_kernel(source, job.named)
     if job.tree is None and is_built(source):
+        _require_no_exit(source, job.named)
         _clean(source)
     entries = listing.scan(source)
     if _clamp_mtimes(source, entries):
@@ -184,6 +188,23 @@ def _copy_error(job: CopyJob, error: process.CommandError) -> KstallError:
         f"{job.named} could not be copied: {lines[0]}",
         next="check that it is complete, and that all of it may be read",
     )
+
+
+def _require_no_exit(source: Path, named: Path) -> None:
+    """Raise `KstallError` if `make mrproper` could follow a link out of ``source``."""
+    top = source.resolve()
+    for entry in listing.scan(source):
+        path = source / entry.path
+        if (
+            stat.S_ISLNK(entry.mode)
+            and path.is_dir()
+            and not path.resolve().is_relative_to(top)
+        ):
+            raise KstallError(
+                f"{named}: it holds an in-tree build, and {entry.path}, a link out of "
+                "it: to delete the one could delete files behind the other",
+                next="run `make mrproper` in that tree, or remove the link",
+            )
 
 
 def _clean(source: Path) -> None:
@@ -261,6 +282,8 @@ def is_complete(base: str, cache_dir: Path) -> bool:
         intact = not digest or cache.file_digest(home / "files") == digest
     except (OSError, ValueError, TypeError, KeyError) as error:
         return cache.damaged(home, str(error))
+    if (home / "src").is_symlink():
+        return cache.damaged(home, "src is a symbolic link")
     return intact or cache.damaged(home, "files is not what it was")
 
 
