@@ -277,8 +277,9 @@ def test_trees_of_one_matrix_do_not_drive_each_other_out(
 ) -> None:
     monkeypatch.setattr("kstall.tree.store._IDLE_S", -1)
     tops = [write(tmp_path / f"linux-{n}", Kbuild=f"# {n}\n") for n in range(5)]
-    bases = [source.obtain(top, cache, lambda _: None, keep=5) for top in tops]
-    assert all(base.path.is_dir() for base in bases)
+    # Nobody holds them.
+    paths = [source.obtain(top, cache, lambda _: None, keep=5).path for top in tops]
+    assert all(path.is_dir() for path in paths)
     more = write(tmp_path / "more", Kbuild="# more\n")
     obtain(str(more), cache)
-    assert sum(base.path.is_dir() for base in bases) == 2
+    assert sum(path.is_dir() for path in paths) == 2

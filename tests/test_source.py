@@ -616,26 +616,47 @@ def test_copies_do_not_pile_up(
     copies = []
     for number in range(5):
         (top / "Kbuild").write_text(f"# {number}\n")
-        copies.append(obtain(top, cache, said))
+        copies.append(obtain(top, cache, said).path.parent)
         when = time.time() - 7200 + number
-        os.utime(copies[-1].path.parent / "base.json", (when, when))
-    assert bases(cache) == sorted(base.id for base in copies[-3:])
-    assert any(f"removing the private copy {copies[0].id}" in line for line in said)
+        os.utime(copies[-1] / "base.json", (when, when))
+    assert bases(cache) == sorted(home.name for home in copies[-3:])
+    assert any(f"removing the private copy {copies[0].name}" in line for line in said)
+
+
+def test_a_copy_that_a_run_has_obtained_is_not_removed_by_another(
+    tmp_path: Path, cache: Path
+) -> None:
+    top = write(tmp_path / "linux")
+    first = obtain(top, cache)
+    home = first.path.parent
+
+    def others(*numbers: int) -> None:
+        for number in numbers:
+            (top / "Kbuild").write_text(f"# {number}\n")
+            used = obtain(top, cache).path.parent / "base.json"
+            os.utime(used, (number, number))
+
+    os.utime(home / "base.json", (1, 1))
+    others(2, 3, 4, 5)
+    assert len(bases(cache)) == 4 and home.is_dir()
+    del first  # as at the end of its run
+    others(6)
+    assert len(bases(cache)) == 3 and not home.exists()
 
 
 def test_a_copy_in_use_is_not_removed(tmp_path: Path, cache: Path) -> None:
     import fcntl
 
     top = write(tmp_path / "linux")
-    first = obtain(top, cache)
-    with (first.path.parent / "lock").open("a") as lock:
+    first = obtain(top, cache).path
+    with (first.parent / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.utime(first.path.parent / "base.json", (1, 1))
+        os.utime(first.parent / "base.json", (1, 1))
         for number in range(4):
             (top / "Kbuild").write_text(f"# {number}\n")
             base = obtain(top, cache)
             os.utime(base.path.parent / "base.json", (1, 2 + number))
-    assert first.path.is_dir()
+    assert first.is_dir()
 
 
 # -- the real thing ------------------------------------------------------------------

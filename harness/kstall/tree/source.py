@@ -77,9 +77,9 @@ def obtain(
 
     ``debian:6.12`` names the newest ``linux-source-6.12`` that Debian has, and
     ``REPO#BRANCH`` what a branch of a repository is now.  A copy is made only when
-    there is none yet, and then ``keep`` of them stay, the ones used last; ``say``
-    prints what was chosen and the progress of long steps.  Raises `KstallError`, and
-    leaves nothing half-made.
+    there is none yet, and then ``keep`` of them stay, the ones used last; none is
+    removed while what is returned exists.  ``say`` prints what was chosen and the
+    progress of long steps.  Raises `KstallError`, and leaves nothing half-made.
     """
     with store.keeping(keep):
         return _obtain(kernel, cache_dir, say)
@@ -365,5 +365,8 @@ def _base(
     dirty: tuple[str, ...] = (),
 ) -> Base:
     version = store.use(base, cache_dir)
-    path = store.place(base, cache_dir) / "src"
-    return Base(base, path, kind, version, origin, describe, commit, dirty)
+    home = store.place(base, cache_dir)
+    held = Base(base, home / "src", kind, version, origin, describe, commit, dirty)
+    # Other runs make copies while this one takes hours.
+    cache.hold_for(held, home)
+    return held

@@ -339,7 +339,7 @@ def _prune(cache_dir: Path, newest: str, say: Say) -> None:
     """Remove all but the copies used last; the caller holds ``trees/.lock``.
 
     One that was used minutes ago, or whose lock is held, may belong to another run; one
-    that is `cache.held` belongs to a worker's unit.
+    that is `cache.held` belongs to a run that has obtained it, or to a worker's unit.
     """
     trees = _trees(cache_dir)
     copies = sorted(
