@@ -337,8 +337,10 @@ def test_bad_input_is_one_message(world: World, tmp_path: Path) -> None:
     # It has to apply to where it comes from.
     write(world.kernel, {"demo.c": "int other;\n"})
     ran = _rebase(world)
-    assert ran.exit_code == 3
-    assert "does not fit" in ran.output
+    assert ran.exit_code == 2, ran.output
+    assert "demo does not apply to the tree that it is to be carried" in ran.output
+    assert "expects" in ran.output and "with --from" in ran.output
+    assert "conflict" not in ran.output
 
 
 def test_uncommitted_work_is_not_passed_over(world: World) -> None:

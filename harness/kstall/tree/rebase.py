@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..base import KstallError, cache, space
+from ..base import DoesNotApply, KstallError, cache, space
 from ..series import PatchFile, Series, patchfile
 from . import git, remote, tree
 from .source import Base, Say
@@ -108,8 +108,8 @@ def port(
     """Carry ``series`` over from ``old`` to ``new``, in ``directory``.
 
     One that was begun there goes on, with the conflicts that were resolved meanwhile.
-    Raises `DoesNotApply` if the series does not even apply to ``old``, and
-    `KstallError` for a directory that was begun from something else.
+    Raises `KstallError` if the series does not even apply to ``old``, or if the
+    directory was begun from something else.
     """
     _require_outside(directory, new)
     state = {"series": series.name, "digest": series.digest}
@@ -171,8 +171,15 @@ def _begin(
 ) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with cache.publish(directory) as scratch:
-        # A patch that does not apply to its own tree is an error, and no conflict.
-        plan = tree.plan(old, series.patches, scratch / "plan")
+        try:
+            plan = tree.plan(old, series.patches, scratch / "plan")
+        except DoesNotApply as error:
+            # Which is no conflict.
+            raise KstallError(
+                f"{series.name} does not apply to the tree that it is to be carried "
+                f"over from, {old.version} ({old.describe}): {error.headline}",
+                next="name the tree that it applies to with --from",
+            ) from error
         cache.remove(scratch / "plan")
         with remote.locked(cache_dir, say) as store:
             commits = [_imported(base, store, cache_dir, say) for base in (old, new)]
