@@ -265,6 +265,16 @@ def test_a_patch_that_the_tree_has_is_left_out_and_told(world: World) -> None:
     assert _rebase(world).exit_code == 0
 
 
+def test_nothing_is_left_of_a_series_that_the_tree_has(world: World) -> None:
+    demo = DEMO.replace("return 1;", "return 3;").replace("line_10;", "line_ten;")
+    _new(world, MOVED + demo)
+    ran = _rebase(world)
+    assert ran.exit_code == 0, ran.output
+    assert "0 of 2 patches carried over; the tree has 0001-" in ran.output
+    assert "nothing is left of it" in ran.output
+    assert _patches(world) == {}
+
+
 def test_write_replaces_the_patches_and_nothing_else(world: World) -> None:
     second = world.project.patches / "demo/0002-demo-Say-more.patch"
     who = "kstall <noreply@kstall.invalid>"

@@ -420,18 +420,20 @@ def _finished(series: Series, directory: Path) -> RebaseResult:
     else:
         cache.remove(folder)
     spans = (f"{OLD}..{SERIES}", f"{NEW}..HEAD")
-    range_diff = _git(work, *_RANGE_DIFF, *spans).rstrip("\n")
+    # Git refuses an empty range.
+    range_diff = _git(work, *_RANGE_DIFF, *spans).rstrip("\n") if count else ""
     cache.write_text(directory / "range-diff.txt", range_diff + "\n")
     files = sorted(folder.glob("*.patch")) if count else []
     patches = tuple(patchfile.parse(path) for path in files)
-    # What git pairs with nothing: "2:  abcdef < -:  ------- subject".
-    unpaired = {
-        int(n) for n in re.findall(r"(?m)^ *(\d+): +[0-9a-f]+ < +-:", range_diff)
+    # What git pairs with a new one: "2:  abcdef ! 1:  abcdef subject".
+    paired = {
+        int(n)
+        for n in re.findall(r"(?m)^ {0,3}(\d+): +[0-9a-f]+ [=!] +\d+:", range_diff)
     }
     subjects = {patch.subject for patch in patches}
     gone = tuple(
         patch
         for number, patch in enumerate(series.patches, 1)
-        if number in unpaired and patch.subject not in subjects
+        if number not in paired and patch.subject not in subjects
     )
     return RebaseResult(directory, count, None, gone, patches, range_diff)
