@@ -275,6 +275,31 @@ def test_nothing_is_left_of_a_series_that_the_tree_has(world: World) -> None:
     assert _patches(world) == {}
 
 
+@pytest.mark.parametrize("how", ["skipped", "resolved to nothing"])
+def test_a_patch_that_a_person_dropped_is_not_said_to_be_there(
+    world: World, how: str
+) -> None:
+    _new(world, MOVED + DEMO.replace("return 1;", "return 9;"))
+    assert _rebase(world).exit_code == 3
+    work = _place(world) / "tree"
+    if how == "skipped":
+        git(work, "cherry-pick", "--skip")
+    else:
+        git(work, "checkout", "--ours", "demo.c")
+        git(work, "add", "-u")
+    for _ in range(2):
+        ran = _rebase(world)
+        assert ran.exit_code == 2, ran.output
+        first = "0001-demo-Return-what-was-asked-for.patch"
+        assert f"{first} was dropped" in ran.output
+        assert "the tree has" not in ran.output
+    # As the next step says.
+    git(work, "cherry-pick", "--strategy-option=theirs", "series~1")
+    ran = _rebase(world)
+    assert ran.exit_code == 0, ran.output
+    assert "2 of 2 patches carried over" in ran.output
+
+
 def test_write_replaces_the_patches_and_nothing_else(world: World) -> None:
     second = world.project.patches / "demo/0002-demo-Say-more.patch"
     who = "kstall <noreply@kstall.invalid>"

@@ -85,6 +85,8 @@ def port(
                 stage.summary = _summary(series, result)
                 if result.conflict is not None:
                     raise _conflict(result, command)
+                if result.dropped:
+                    raise _dropped(result)
             _prove(request, series, result, run, compiled=compiled)
     except KeyboardInterrupt:
         run.report.status = "interrupted"
@@ -122,6 +124,16 @@ def _conflict(result: rebase.RebaseResult, command: Sequence[str]) -> DoesNotApp
         f"{conflict.patch.path.name}, {places}: both trees changed this; "
         f"{result.count} patches before it are carried over",
         next=f"resolve it there, outside of your tree:\n        {steps}",
+    )
+
+
+def _dropped(result: rebase.RebaseResult) -> KstallError:
+    names = ", ".join(patch.path.name for patch in result.dropped)
+    verb = "were" if len(result.dropped) > 1 else "was"
+    return KstallError(
+        f"{names} {verb} dropped: not in the result, nor found in the new tree",
+        next=f"pick from the branch {rebase.SERIES} in {shlex.quote(str(result.tree))},"
+        f" or remove {shlex.quote(str(result.directory))} to start over",
     )
 
 

@@ -8,7 +8,8 @@ series is committed onto the first, and git cherry-picks its commits onto the se
 That happens in a repository of its own, where a person may have to resolve conflicts::
 
     tree/           the work tree: only the directories that the series touches
-    state.json      the series and the trees that it was begun with
+    state.json      the series and the trees that it was begun with, and the commits
+                    that the new tree was found to have
     patches/        the result, once no conflict is left
     range-diff.txt  how each patch changed
 """
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ..base import DoesNotApply, KstallError, cache, space
 from ..series import PatchFile, Series, patchfile
@@ -48,6 +50,8 @@ _IDENTITY = {**git.IDENTITY, "GIT_EDITOR": "true"}
 # Most of a small patch may change on another tree, and it is the same patch still.
 _RANGE_DIFF = ("range-diff", "--no-color", "--no-notes", "--creation-factor=95")
 _MARK = re.compile(rb"(?m)^<<<<<<< ")
+# As git ends the message of a commit that it could not merge, resolved or not.
+_CONFLICTS = re.compile(rb"(?m)^.? ?Conflicts:$")
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,15 @@ class MergeConflict:
 class RebaseResult:
     """The result for a series: a `conflict`, or ``patches``, in their order.
 
-    ``gone`` are those that the new tree has already.  ``range_diff`` is git's.
+    ``gone`` are those that the new tree has already, and ``dropped`` those that are
+    missing without that.  ``range_diff`` is git's.
     """
 
     directory: Path
     count: int
     conflict: MergeConflict | None = None
     gone: tuple[PatchFile, ...] = ()
+    dropped: tuple[PatchFile, ...] = ()
     patches: tuple[PatchFile, ...] = ()
     range_diff: str = ""
 
@@ -136,7 +142,7 @@ def _require_outside(directory: Path, new: Base) -> None:
 
 def _require_same(directory: Path, state: dict[str, str]) -> None:
     try:
-        earlier = json.loads((directory / _STATE).read_text(encoding="utf-8"))
+        earlier = _state(directory)
     except (OSError, ValueError) as error:
         raise KstallError(
             f"{directory} exists, and no series was carried over in it",
@@ -322,7 +328,7 @@ def _go_on(series: Series, directory: Path) -> RebaseResult:
     waiting = (work / ".git" / "sequencer").exists()
     if not begun and not stopped and not waiting:
         _pick(work, "cherry-pick", f"{OLD}..{SERIES}")
-    _skip_applied(work)
+    _skip_applied(directory)
     picked = _picked(work)
     if (conflict := _conflict(series, work)) is not None:
         return RebaseResult(directory, picked, conflict)
@@ -340,14 +346,27 @@ def _pick(work: Path, *words: str) -> None:
             ) from error
 
 
-def _skip_applied(work: Path) -> None:
-    """Leave out patches that the new tree has: git stops at each."""
+def _skip_applied(directory: Path) -> None:
+    """Leave out patches that the new tree has, and record them: git stops at each.
+
+    One that a person has resolved to nothing is left out, but not recorded.
+    """
+    work = directory / "tree"
     while (
-        git.resolve(work, "CHERRY_PICK_HEAD") is not None
+        (head := git.resolve(work, "CHERRY_PICK_HEAD")) is not None
         and not _unmerged(work)
         and not _git(work, "status", "--porcelain", "--untracked-files=no").strip()
     ):
+        if not _CONFLICTS.search((work / ".git" / "MERGE_MSG").read_bytes()):
+            state = _state(directory)
+            state["had"] = [*state.get("had", ()), head]
+            cache.write_json(directory / _STATE, state)
         _pick(work, "cherry-pick", "--skip")
+
+
+def _state(directory: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((directory / _STATE).read_text(encoding="utf-8"))
+    return state
 
 
 def _unmerged(work: Path) -> list[str]:
@@ -367,12 +386,16 @@ def _conflict(series: Series, work: Path) -> MergeConflict | None:
             head = git.resolve(work, todo[1]) if len(todo) > 1 else None
         if head is None:
             return None
-    order = _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()
-    number = order.index(head)
+    number = _commits(work).index(head)
     places = tuple(place for path in _unmerged(work) for place in _places(work, path))
     return MergeConflict(
         series.patches[number], number + 1, places, resolved=not places
     )
+
+
+def _commits(work: Path) -> list[str]:
+    """The commit of each patch on the old tree."""
+    return _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()
 
 
 def _places(work: Path, path: str) -> Iterator[str]:
@@ -431,9 +454,19 @@ def _finished(series: Series, directory: Path) -> RebaseResult:
         for n in re.findall(r"(?m)^ {0,3}(\d+): +[0-9a-f]+ [=!] +\d+:", range_diff)
     }
     subjects = {patch.subject for patch in patches}
-    gone = tuple(
-        patch
-        for number, patch in enumerate(series.patches, 1)
+    missing = {
+        commit: patch
+        for number, (commit, patch) in enumerate(
+            zip(_commits(work), series.patches, strict=True), 1
+        )
         if number not in paired and patch.subject not in subjects
+    }
+    had = _state(directory).get("had", ())
+    return RebaseResult(
+        directory,
+        count,
+        gone=tuple(patch for commit, patch in missing.items() if commit in had),
+        dropped=tuple(patch for commit, patch in missing.items() if commit not in had),
+        patches=patches,
+        range_diff=range_diff,
     )
-    return RebaseResult(directory, count, None, gone, patches, range_diff)
