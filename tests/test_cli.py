@@ -113,7 +113,8 @@ def test_options_of_workers_that_are_not_named(
 ) -> None:
     monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
-    argv = ["validate", "drm-sched", "--kernel", str(tmp_path), "--out", str(out)]
+    kernel = str(tmp_path / "linux")
+    argv = ["validate", "drm-sched", "--kernel", kernel, "--out", str(out)]
     assert cli.main([*argv, *words]) == 2
     shown = capsys.readouterr()
     first, *rest = shown.err.splitlines()
@@ -345,6 +346,45 @@ def test_a_typo_is_reported_before_a_kernel_is_fetched(
     assert cli.main(command.split()) == 2
     # Once, however many series there are.
     assert capsys.readouterr().err.count(says) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "validate drm-sched --kernel .",
+        "validate drm-sched --kernel debian:7.2 --kernel ../linux --out results",
+        "validate drm-sched --matrix ../matrix.toml",
+        "stability drm-sched --kernel .",
+        "rebase . drm-sched",
+        "rebase debian:7.2 drm-sched --from .",
+        "series drm-sched --kernel .",
+        "check-thread ../empty.mbox --kernel .",
+    ],
+)
+def test_results_are_not_written_among_sources(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    def go_on(*_: object, **__: object) -> None:
+        raise _Reached
+
+    top = fake_kernel.write(tmp_path / "linux")
+    (tmp_path / "empty.mbox").touch()
+    (tmp_path / "matrix.toml").write_text('[matrix]\ntrees = ["linux"]\n')
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(source, "obtain", go_on)
+    monkeypatch.setattr(incoming, "read", go_on)
+    monkeypatch.chdir(top)
+    before = fake_kernel.snapshot(top)
+    assert cli.main(command.split()) == 2
+    assert f"lies inside the kernel tree {top}" in capsys.readouterr().err
+    assert fake_kernel.snapshot(top) == before
+    # In a checkout only what is committed counts.
+    fake_kernel.commit(top)
+    with pytest.raises(_Reached):
+        cli.main(command.split())
 
 
 def test_a_bug_of_ours_is_two_and_in_the_report(

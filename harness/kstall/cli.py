@@ -864,7 +864,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         series=project.load(names),
         kernel=kernels[0],
         cache=_cache(),
-        out=arguments.out.absolute(),
+        out=_out(arguments, *kernels, *(column.kernel for column in columns)),
         level=arguments.level or "full",
         again=arguments.again,
         repeat=arguments.repeat,
@@ -1071,7 +1071,7 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
         series=project.load(arguments.series),
         kernel=arguments.kernel,
         cache=_cache(),
-        out=arguments.out.absolute(),
+        out=_out(arguments, arguments.kernel),
     )
     _require_temporary()
     loads = tuple(arguments.load or (2, 4))
@@ -1112,6 +1112,14 @@ def _cache() -> Path:
     )
 
 
+def _out(arguments: argparse.Namespace, *kernels: Path | None) -> Path:
+    """The directory for results, which is part of none of ``kernels``."""
+    out: Path = arguments.out.absolute()
+    for kernel in kernels:
+        source.require_apart(kernel, out)
+    return out
+
+
 def _require_temporary() -> None:
     """Raise `KstallError` if nothing runs where temporary files are, before a command
     that boots guests: the program that reads the host's counter for their clocks is
@@ -1149,6 +1157,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
     # Both, before either is fetched.
     for kernel in (arguments.kernel, arguments.origin):
         source.require(kernel)
+    out = _out(arguments, arguments.kernel, arguments.origin)
     states = []
     for series in project.load(arguments.series):
         request = Request(
@@ -1156,7 +1165,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
             series=(series,),
             kernel=arguments.kernel,
             cache=_cache(),
-            out=arguments.out.absolute(),
+            out=out,
         )
         again = [program(), "rebase", remote.written(arguments.kernel), series.name]
         if arguments.origin is not None:
@@ -1263,7 +1272,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
         project=project,
         kernel=arguments.kernel,
         cache=_cache(),
-        out=arguments.out.absolute(),
+        out=_out(arguments, arguments.kernel),
         version=arguments.version,
         rfc=arguments.rfc,
         run=arguments.run,
@@ -1287,7 +1296,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
 
 def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
-    out = arguments.out.absolute()
+    out = _out(arguments, arguments.kernel)
     say = functools.partial(_say, console)
     if not arguments.no_validate:
         _require_temporary()

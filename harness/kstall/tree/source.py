@@ -128,6 +128,24 @@ def require(kernel: Path | None) -> None:
         _require_there(kernel)
 
 
+def require_apart(kernel: Path | None, out: Path) -> None:
+    """Raise `KstallError` if ``out`` lies in the plain directory ``kernel``.
+
+    What is written there would be sources of the next run.  In a git checkout it is
+    not: only what is committed is.
+    """
+    if kernel is None or debian_version(kernel) is not None or remote.named(kernel):
+        return
+    tree = kernel.expanduser().absolute()
+    plain = not os.path.lexists(tree / ".git")
+    if plain and out.resolve().is_relative_to(tree.resolve()):
+        raise KstallError(
+            f"{out} lies inside the kernel tree {tree}, and would be part of its "
+            "sources the next time",
+            next="name a directory outside of it with --out",
+        )
+
+
 def _require_there(kernel: Path) -> None:
     origin = kernel.expanduser().absolute()
     if origin.exists():
