@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -374,6 +377,28 @@ def test_bad_input_is_one_message(world: World, tmp_path: Path) -> None:
     assert "demo does not apply to the tree that it is to be carried" in ran.output
     assert "expects" in ran.output and "with --from" in ran.output
     assert "conflict" not in ran.output
+
+
+def test_one_waits_for_another_of_the_same_series(world: World) -> None:
+    _new(world, MOVED + DEMO)
+    tops = world.out / "rebase"
+    tops.mkdir(parents=True)
+    with (
+        (tops / ".run-demo.lock").open("w") as file,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("process 7 (kstall rebase)")
+        file.flush()
+        second = pool.submit(_rebase, world, "--no-compile")
+        while not second.done() and not any(
+            "waiting for process 7 (kstall rebase), which carries demo over" in text
+            for text in (path.read_text() for path in world.root.glob("said-*"))
+        ):
+            time.sleep(0.01)
+        assert [path.name for path in tops.iterdir()] == [".run-demo.lock"]
+        fcntl.flock(file, fcntl.LOCK_UN)
+    assert second.result().exit_code == 0
 
 
 def test_uncommitted_work_is_not_passed_over(world: World) -> None:

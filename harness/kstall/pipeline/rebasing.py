@@ -59,11 +59,29 @@ def port(
     """Carry the one series of ``request`` over from the tree ``origin`` to ``kernel``.
 
     ``compiled``: compile the result, patch by patch.  The report calls a conflict "does
-    not apply"; a rebase that stopped at one is continued.
+    not apply"; a rebase that stopped at one is continued.  Another rebase of the series
+    below the same ``out`` is waited for.
     """
     (series,) = request.series
     tops = request.out / PLACE
-    tops.mkdir(parents=True, exist_ok=True)
+
+    def waiting(holder: str) -> None:
+        ui.say(f"waiting for {holder}, which carries {series.name} over")
+
+    with cache.lock(tops / f".run-{series.name}.lock", waiting=waiting):
+        return _port(request, origin, ui, command, compiled=compiled)
+
+
+def _port(
+    request: Request,
+    origin: Path | None,
+    ui: Ui,
+    command: Sequence[str],
+    *,
+    compiled: bool,
+) -> Rebased:
+    (series,) = request.series
+    tops = request.out / PLACE
     place = tops / f".run-{series.name}"
     cache.remove(place)
     request = dataclasses.replace(request, place=place)
