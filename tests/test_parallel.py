@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import fcntl
 import functools
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kstall.base import KstallError, parallel, places, process
+from kstall.base import KstallError, cache, parallel, places, process
 from kstall.evidence import mutate
 
 
@@ -99,6 +101,28 @@ def test_the_others_children_are_ended(
     with pytest.raises(expected):
         parallel.each(tasks, 2, done)
     assert time.monotonic() - began < 500
+
+
+def test_one_that_waits_for_another_run_gives_up(tmp_path: Path) -> None:
+    waiting = threading.Event()
+    path = tmp_path / "lock"
+
+    def waits() -> None:
+        with cache.lock(path, waiting=lambda _: waiting.set()):
+            raise AssertionError("locked")
+
+    def met() -> None:
+        assert waiting.wait(60)
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # Else a failure would never end.
+        late = threading.Timer(60, fcntl.flock, (file, fcntl.LOCK_UN))
+        late.start()
+        with pytest.raises(KeyboardInterrupt):
+            parallel.each({"waits": waits, "other": met}, 2, _raises)
+        assert not late.finished.is_set()
+        late.cancel()
 
 
 def test_an_interrupt_while_tasks_are_handed_out(

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeVar
 
-from . import scope
+from . import process, scope
 from .errors import cause
 
 _T = TypeVar("_T")
@@ -53,6 +53,8 @@ _COMMAND = 100
 # How long one that has to wait looks for the other's name, which is written only when
 # the lock is held.
 _NAMELESS_S = 1.0
+# How often it looks whether the lock is free: threads of one run wait for each other.
+_LOCK_S = 0.1
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
@@ -462,7 +464,7 @@ def _reminded(waiting: Callable[[str], None] | None, holder: str) -> Iterator[No
 @contextlib.contextmanager
 def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold ``path`` exclusively; ``waiting`` gets the holder before a wait, and again
-    every `_REMIND_S` seconds of it."""
+    every `_REMIND_S` seconds of it.  A wait in a run that is ending raises `Ended`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         limit = time.monotonic() + _NAMELESS_S
@@ -475,7 +477,10 @@ def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterato
             if holder == _holder():
                 holder = "another part of this run"
             with _reminded(waiting, holder or "another run"):
-                fcntl.flock(file, fcntl.LOCK_EX)
+                # flock() itself would go on waiting in a thread when the run ends.
+                while not locked_if_free(file):
+                    process.require_going()
+                    time.sleep(_LOCK_S)
             break
         file.seek(0)
         file.truncate()
