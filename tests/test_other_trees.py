@@ -129,7 +129,30 @@ def test_one_that_the_tree_has_already_has_not_failed(world: World) -> None:
     _expect(world, ">=7.3")
     ran = world.validate("later")
     assert ran.exit_code == 3, ran.output
-    assert "already has this patch" in str(_stopped(_entry(ran.report, "later")).error)
+    entry = _entry(ran.report, "later")
+    assert "already has this patch" in str(_stopped(entry).error)
+    assert entry.merged
+
+
+def test_one_that_the_tree_has_in_part_has_failed_where_it_is_expected(
+    world: World,
+) -> None:
+    again = PATCH.replace("return 3", "return 4").replace("return 1", "return 3")
+    patches = world.project.patches / "later"
+    write(patches, {"0002-again.patch": again})
+    toml = (patches / "series.toml").read_text()
+    toml = toml.replace('"0001-demo.patch"', '"0001-demo.patch", "0002-again.patch"')
+    (patches / "series.toml").write_text(toml)
+    # The second no longer fits.
+    write(world.kernel, {"demo.c": "int demo(void)\n{\n\treturn 3;\n}\n// more\n"})
+    _expect(world, ">=7.3")
+    ran = world.validate("later")
+    assert ran.exit_code == 1, ran.output
+    entry = _entry(ran.report, "later")
+    assert (entry.status, entry.merged) == ("fail", False)
+    error = str(_stopped(entry).error)
+    assert "; the kernel has 1 of 2 patches: 0001-demo.patch\n" in error
+    assert f"kstall rebase {world.kernel} later" in error
 
 
 def test_a_needed_symbol_that_the_tree_lacks_is_no_verdict(world: World) -> None:

@@ -236,6 +236,43 @@ def test_a_patch_that_the_kernel_has_is_told_apart(lab: Lab) -> None:
     assert caught.value.applied
 
 
+def _thrice(lab: Lab) -> tuple[Edit, Edit, Edit]:
+    return (
+        change("drivers/sched.c", "line 7\n", "line seven\n"),
+        change("drivers/sched.c", "line seven\n", "line VII\n"),
+        change("drivers/sched.c", "line 30\n", "line thirty\n"),
+    )
+
+
+def test_a_series_that_the_kernel_has_is_told_apart(lab: Lab) -> None:
+    edits = _thrice(lab)
+    patches = lab.patches("there", *edits)
+    for edit in edits:
+        edit(lab.upstream)
+    commit(lab.upstream)
+    lab.base = lab.obtain()
+    # The first cannot be taken back before the second.
+    with pytest.raises(
+        ApplyError, match=r"has 3 of 3 patches: 0001-.*, 0003-"
+    ) as error:
+        lab.plan(patches)
+    assert error.value.applied
+
+
+def test_a_kernel_that_has_some_of_a_series_does_not_have_it(lab: Lab) -> None:
+    first, second, third = _thrice(lab)
+    patches = lab.patches("half", first, second, third)
+    for edit in (first, second, change("drivers/sched.c", "line 29\n", "theirs\n")):
+        edit(lab.upstream)
+    commit(lab.upstream)
+    lab.base = lab.obtain()
+    with pytest.raises(ApplyError) as caught:
+        lab.plan(patches)
+    assert not caught.value.applied
+    names = ", ".join(patch.path.name for patch in patches[:2])
+    assert caught.value.what.endswith(f"; the kernel has 2 of 3 patches: {names}")
+
+
 def test_files_that_are_missing_or_in_the_way(lab: Lab) -> None:
     def add(top: Path) -> None:
         (top / "new.c").write_text("ours\n")

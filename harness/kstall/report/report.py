@@ -190,7 +190,7 @@ class SeriesReport(Model):
         description="whether it is expected to apply to this tree; None: undeclared",
     )
     merged: bool = Field(
-        default=False, description="it does not apply, as the tree has such a patch"
+        default=False, description="it does not apply, as the tree has all its patches"
     )
     status: Status = "error"
     stages: list[Stage] = []

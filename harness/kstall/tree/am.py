@@ -7,6 +7,7 @@ files that a patch names, and its verdict is the same.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -51,8 +52,8 @@ class ApplyError(DoesNotApply):
     """A patch that does not fit this tree.
 
     Names the patch, the file of the kernel and, for a conflict, the hunk (its number
-    in that file, and the line it looks at).  ``applied``: the tree has this patch.
-    ``output`` is git's output about all hunks.
+    in that file, and the line it looks at).  ``applied``: the tree has this patch and
+    all others of its series.  ``output`` is git's output about all hunks.
     """
 
     def __init__(
@@ -108,25 +109,32 @@ def apply(
     states: list[State] = [dict(pristine)]
     offsets: list[Path] = []
     for patch in patches:
-        offsets += [patch.path] * _moved(patch, work, scratch)
+        offsets += [patch.path] * _moved(patch, patches, work, scratch)
         _am(patch, work)
         states.append({path: read(work / path) for path in pristine})
     _require_announced(patches, work)
     return states, offsets
 
 
-def _moved(patch: PatchFile, work: Path, scratch: Path) -> int:
+def _moved(
+    patch: PatchFile, patches: Sequence[PatchFile], work: Path, scratch: Path
+) -> int:
     """How many hunks fit at another line than they name, as only `git apply` says.
 
     Raises `ApplyError` if one does not fit at all.
     """
+    try:
+        verdict = _apply(work, "--check", "--index", "-v", _diff(patch, work, scratch))
+    except git.GitError as error:
+        raise _conflict(patch, patches, error, work, scratch) from error
+    return len(_OFFSET.findall(verdict))
+
+
+def _diff(patch: PatchFile, work: Path, scratch: Path) -> Path:
+    """The patch without its mail, in a file that the next one overwrites."""
     message, diff = scratch / "message", scratch / "diff"
     git.printed(work, "mailinfo", message, diff, input=patch.path.read_bytes())
-    try:
-        verdict = _apply(work, "--check", "--index", "-v", diff)
-    except git.GitError as error:
-        raise _conflict(patch, error, work, diff) from error
-    return len(_OFFSET.findall(verdict))
+    return diff
 
 
 def _apply(work: Path, *words: str | Path) -> str:
@@ -160,22 +168,27 @@ def _require_announced(patches: Sequence[PatchFile], work: Path) -> None:
 
 
 def _conflict(
-    patch: PatchFile, error: git.GitError, work: Path, diff: Path
-) -> DoesNotApply:
-    """Why ``patch`` does not apply, from git's ``error`` about it."""
+    patch: PatchFile,
+    patches: Sequence[PatchFile],
+    error: git.GitError,
+    work: Path,
+    scratch: Path,
+) -> ApplyError:
+    """Why ``patch``, of ``patches``, does not apply, from git's ``error`` about it."""
+    merged = _merged(patches, work, scratch)
+    tail = ""
+    if merged and len(patches) > 1:
+        names = ", ".join(other.path.name for other in merged)
+        tail = f"; the kernel has {len(merged)} of {len(patches)} patches: {names}"
     output = error.output
-    first = patch.hunks[0] if patch.hunks else None
-    try:
-        _apply(work, "--check", "--index", "--reverse", diff)
-    except git.GitError:
-        pass
-    else:
+    if patch in merged:
+        first = patch.hunks[0] if patch.hunks else None
         return ApplyError(
             patch.path,
             patch.touches[0],
-            "the kernel already has this patch",
+            f"the kernel already has this patch{tail}",
             line=None if first is None else first.new[0],
-            applied=True,
+            applied=len(merged) == len(patches),
             output=output,
         )
     if match := _FAILED.search(output):
@@ -189,18 +202,34 @@ def _conflict(
             patch.path,
             file,
             f"{label} does not fit: the kernel's lines are not those that the patch "
-            "expects",
+            f"expects{tail}",
             line=line,
             hunk=hunk,
-            output=_every_hunk(work, diff),
+            output=_every_hunk(work, _diff(patch, work, scratch)),
         )
     if match := _OTHER.search(output):
         why = match[2].replace("does not exist in index", "the kernel has no such file")
         why = why.replace("already exists in index", "the kernel already has this file")
         hunk = next((h for h in patch.hunks if h.file == match[1]), None)
         at = None if hunk is None else hunk.old[0] or hunk.new[0]
-        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, output=output)
-    return ApplyError(patch.path, patch.touches[0], error.reason, output=output)
+        return ApplyError(
+            patch.path, match[1], why + tail, line=at, hunk=hunk, output=output
+        )
+    why = f"{error.reason}{tail}"
+    return ApplyError(patch.path, patch.touches[0], why, output=output)
+
+
+def _merged(patches: Sequence[PatchFile], work: Path, scratch: Path) -> list[PatchFile]:
+    """Those of ``patches`` that the kernel has: they can be taken back from it, the
+    last one first.  The work tree stays as it is, but not its index."""
+    (base,) = git.printed(work, "rev-list", "--max-parents=0", "HEAD").split()
+    git.printed(work, "read-tree", base)
+    merged: list[PatchFile] = []
+    for patch in reversed(patches):
+        with contextlib.suppress(git.GitError):
+            _apply(work, "--cached", "--reverse", _diff(patch, work, scratch))
+            merged.insert(0, patch)
+    return merged
 
 
 def _every_hunk(work: Path, diff: Path) -> str:
