@@ -7,10 +7,11 @@ import hashlib
 import json
 from pathlib import Path
 
+import junitparser
 import pytest
 
 from kstall.base import KstallError
-from kstall.report import Report, SeriesReport, Stage, kcidb, ktap, report
+from kstall.report import Report, SeriesReport, Stage, junit, kcidb, ktap, report
 from kstall.report.report import Status
 from kstall.verdict import Check, Comparison
 
@@ -123,6 +124,58 @@ def test_a_single_failure_fails_its_series(run: Report) -> None:
     assert "ok 5 sound" in ktap.text(run).splitlines()
     run.series[3].checks[0].status = "fail"
     assert "not ok 5 sound" in ktap.text(run).splitlines()
+
+
+def test_a_series_that_could_not_be_judged_does_not_pass(run: Report) -> None:
+    """Its kernel, which it shares, was not built: its own stages passed."""
+    run.stages += _stages(build="error")
+    run.series[3].checks = []
+    run.settle()
+    lines = ktap.text(run).splitlines()
+    assert "  not ok 4 verdict # ERROR build: build it is" in lines
+    assert "not ok 5 sound # ERROR" in lines
+    *_, verdict = kcidb.data(run)["tests"]
+    assert (verdict["path"], verdict["status"]) == (
+        "kstall.sound.suite.verdict",
+        "MISS",
+    )
+
+
+def test_a_series_of_which_only_patches_were_judged_does_not_pass(run: Report) -> None:
+    run.series[3].checks = [run.series[3].checks[0]]
+    run.series[3].checks[0].kind = "patch"
+    run.settle()
+    lines = ktap.text(run).splitlines()
+    assert "  not ok 5 verdict # ERROR nothing but its patches was judged" in lines
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [("running", "the run did not end"), ("interrupted", "the run was interrupted")],
+)
+def test_a_run_that_did_not_end_does_not_pass(
+    run: Report, tmp_path: Path, status: report.RunStatus, reason: str
+) -> None:
+    run.status, run.series = status, run.series[3:]
+    run.series[0].status = "error"
+    assert [line for line in ktap.text(run).splitlines() if "not ok" in line] == [
+        f"  not ok 2 verdict # ERROR {reason}",
+        "not ok 1 run # ERROR",
+        f"  not ok 6 verdict # ERROR {reason}",
+        "not ok 2 sound # ERROR",
+    ]
+    junit.write(run, tmp_path / "junit.xml")
+    document = junitparser.JUnitXml.fromfile(str(tmp_path / "junit.xml"))
+    assert [suite.errors for suite in document] == [1, 1]
+
+
+def test_junit_is_written_at_once(run: Report, tmp_path: Path) -> None:
+    path, reader = tmp_path / "junit.xml", tmp_path / "as-it-was"
+    path.write_text("whole")
+    reader.hardlink_to(path)
+    junit.write(run, path)
+    assert reader.read_text() == "whole"
+    assert "kstall.sound" in path.read_text()
 
 
 def test_kcidb_is_what_its_schema_wants(run: Report, tmp_path: Path) -> None:

@@ -9,22 +9,28 @@ from typing import Literal
 from ..base import Status
 from ..verdict import Check
 from . import explain
-from .report import Report, SeriesReport, Stage
+from .report import Report, RunStatus, SeriesReport, Stage
 from .views import check_summary, status_word
 
 #: The suite of the stages that all series share.
 RUN = "run"
+# Why a run that stands there has no verdict.
+_UNENDED: dict[RunStatus, str] = {
+    "running": "the run did not end",
+    "interrupted": "the run was interrupted",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A stage or a check: ``message`` is one line, ``text`` has all details.
+    """A stage, a check, or what is to be said of the whole suite: ``message`` is one
+    line, ``text`` has all details.
 
     ``seconds`` of wall-clock time; None for a check, which takes none.
     """
 
     name: str
-    kind: Literal["stage", "check", "reached"]
+    kind: Literal["stage", "check", "suite"]
     status: Status
     message: str
     text: str
@@ -47,25 +53,48 @@ class Suite:
 
 def suites(report: Report) -> tuple[Suite, ...]:
     """The shared stages first, then the series in their order."""
-    shared = [Suite(RUN, tuple(map(_of_stage, report.stages)))] if report.stages else []
-    return (*shared, *map(_suite, report.series))
+    shared = [*map(_of_stage, report.stages)]
+    if report.status in _UNENDED:
+        shared.append(_no_verdict(_UNENDED[report.status]))
+    run = [Suite(RUN, tuple(shared))] if shared else []
+    return (*run, *(_suite(series, report) for series in report.series))
 
 
-def _suite(series: SeriesReport) -> Suite:
+def _suite(series: SeriesReport, report: Report) -> Suite:
     unfit = next(
         (stage for stage in series.stages if stage.status == "does-not-apply"), None
     )
+    cases = tuple(_cases(series, report))
     if unfit is not None and series.status == "does-not-apply":
-        return Suite(series.name, _cases(series), "skip", _message(unfit))
-    return Suite(series.name, _cases(series))
+        return Suite(series.name, cases, "skip", _message(unfit))
+    return Suite(series.name, cases)
 
 
-def _cases(series: SeriesReport) -> tuple[Case, ...]:
+def _cases(series: SeriesReport, report: Report) -> list[Case]:
     if not series.stages:
         # An empty suite would look as if the series had been removed.
         reason = "not reached: an earlier stage stopped the run"
-        return (Case("reached", "reached", "error", reason, ""),)
-    return (*map(_of_stage, series.stages), *map(_of_check, series.checks))
+        return [Case("reached", "suite", "error", reason, "")]
+    cases = [*map(_of_stage, series.stages), *map(_of_check, series.checks)]
+    if series.status == "error" and not any(
+        case.status in ("fail", "error") for case in cases
+    ):
+        cases.append(_no_verdict(_unjudged(report)))
+    return cases
+
+
+def _unjudged(report: Report) -> str:
+    """Why a series has no verdict, if nothing of its own says that."""
+    if report.status in _UNENDED:
+        return _UNENDED[report.status]
+    for stage in report.stages:
+        if stage.status in ("fail", "error"):
+            return f"{stage.name}: {_message(stage)}"
+    return "nothing but its patches was judged"
+
+
+def _no_verdict(reason: str) -> Case:
+    return Case("verdict", "suite", "error", reason, "")
 
 
 def _message(stage: Stage) -> str:

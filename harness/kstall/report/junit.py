@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import junitparser
 
+from ..base import cache
 from .cases import RUN, Case, suites
 from .plain import printable
 from .report import Report
@@ -20,18 +22,25 @@ RESULTS = {
 
 
 def write(report: Report, path: Path) -> None:
-    """Write ``junit.xml``."""
+    """Write ``junit.xml``, atomically."""
     document = junitparser.JUnitXml(name=f"kstall {report.run}")
     for suite in suites(report):
         test_suite = junitparser.TestSuite(f"kstall.{suite.name}")
         # One at a time, each would count all before it again.
         test_suite.add_testcases([_case(case, suite.name) for case in suite.cases])
         document.add_testsuite(test_suite)
-    document.write(str(path), pretty=True)
+    write_document(document, path)
+
+
+def write_document(document: junitparser.JUnitXml, path: Path) -> None:
+    """Write ``document`` for people and for programs, atomically."""
+    content = io.BytesIO()
+    document.write(content, pretty=True)
+    cache.write_text(path, content.getvalue().decode())
 
 
 def _case(case: Case, suite: str) -> junitparser.TestCase:
-    tail = f".{case.kind}" if suite != RUN and case.kind != "reached" else ""
+    tail = f".{case.kind}" if suite != RUN and case.kind != "suite" else ""
     test_case = junitparser.TestCase(
         case.name, classname=f"kstall.{suite}{tail}", time=case.seconds
     )

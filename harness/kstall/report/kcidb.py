@@ -177,9 +177,9 @@ def _tests(
 
 
 def _status(case: Case) -> str:
-    """An error in a stage is the harness's (MISS), in a check the test's (ERROR)."""
+    """An error in a check is the test's (ERROR), any other the harness's (MISS)."""
     if case.status == "error":
-        return "MISS" if case.kind == "stage" else "ERROR"
+        return "ERROR" if case.kind == "check" else "MISS"
     return _STATUS[case.status]
 
 

@@ -50,7 +50,7 @@ def _subtests(suite: Suite) -> Iterator[str]:
             yield f"# skipped, {len(names)}: {printable(cause)}"
     for number, case in enumerate(suite.cases, 1):
         # A stage and a check may have the same name.
-        name = f"{case.kind}.{case.name}" if case.kind != "reached" else case.name
+        name = f"{case.kind}.{case.name}" if case.kind != "suite" else case.name
         if case.status in ("fail", "error"):
             yield from _diagnostics(case)
         yield _result(number, name, case.status, case.message)

@@ -15,7 +15,7 @@ from rich.table import Table
 from ..base import Status, cache
 from . import explain
 from .html import environment
-from .junit import RESULTS
+from .junit import RESULTS, write_document
 from .matrix import Cell, Column, Matrix, Skip
 from .plain import printable, shortened
 from .views import STYLE, VERDICT, escape
@@ -247,8 +247,8 @@ def write_page(matrix: Matrix, path: Path) -> None:
 
 
 def write_junit(matrix: Matrix, path: Path) -> None:
-    """Write ``junit.xml``: a suite per column, a case per series, and a skipped one for
-    each check that was skipped in a proven series."""
+    """Write ``junit.xml``, atomically: a suite per column, a case per series, and a
+    skipped one for each check that was skipped in a proven series."""
     document = junitparser.JUnitXml(name=f"kstall {matrix.run}")
     for column in matrix.columns:
         suite = junitparser.TestSuite(f"kstall.{column.name}")
@@ -256,7 +256,7 @@ def write_junit(matrix: Matrix, path: Path) -> None:
             if (cell := column.cell(name)) is not None:
                 suite.add_testcases([_case(column, cell), *_skipped(column, cell)])
         document.add_testsuite(suite)
-    document.write(str(path), pretty=True)
+    write_document(document, path)
 
 
 def _skipped(column: Column, cell: Cell) -> Iterator[junitparser.TestCase]:
