@@ -133,7 +133,7 @@ def narrowed(
     """``columns`` with no other ``series`` and no other ``arch``, if any are named, and
     at ``level``.
 
-    Raises `MatrixError` if none is left.
+    Raises `MatrixError` for one of them that none is for.
     """
     archs = dict.fromkeys(column.arch for column in columns)
     if arch is not None and arch not in archs:
@@ -147,9 +147,10 @@ def narrowed(
         if left and arch in (None, column.arch):
             key = (column.tree, column.arch, at)
             selected.setdefault(key, replace(column, series=left, level=at))
-    if not selected:
+    proven = {name for column in selected.values() for name in column.series}
+    if missing := [name for name in dict.fromkeys(series) if name not in proven]:
         on = f" on {arch}" if arch is not None else ""
-        raise MatrixError(f"no tree of the matrix is for {', '.join(series)}{on}")
+        raise MatrixError(f"no tree of the matrix is for {', '.join(missing)}{on}")
     return tuple(selected.values())
 
 
