@@ -171,6 +171,8 @@ def _status(status: str, check: str | None = None) -> Callable[[Any], None]:
         ("error", "does-not-apply", "changed"),
         ("fail", "pass", "better"),
         ("fail", "error", "unjudged"),
+        ("does-not-apply", "error", "unjudged"),
+        ("skip", "error", "changed"),
         ("does-not-apply", "pass", "better"),
         ("does-not-apply", "fail", "worse"),
         ("skip", "pass", "better"),
@@ -306,6 +308,18 @@ def test_what_readers_of_an_event_stumble_over_is_worse(
     first = compare_changed(_format(change)).changes[0]
     assert (first.weight, first.kind) == (weight, "format")
     assert what in first.what
+
+
+@_format
+def _unread(events: Any) -> None:
+    """As where the file with its format was cut off."""
+    events[0] |= {"fields": [{"name": "job", "ctype": "u64"}], "print_fmt": None}
+
+
+def test_a_format_that_was_not_read_is_no_change(
+    compare_changed: CompareChanged,
+) -> None:
+    assert compare_changed(_unread).changes == []
 
 
 def _cost(change: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -538,6 +552,13 @@ def _check(status: str) -> Changer:
         series["status"] = "pass" if status == "skip" else status
 
     return change
+
+
+def test_a_format_that_was_not_read_is_compared_with_one_that_was(
+    tmp_path: Path,
+) -> None:
+    diff = _nights(tmp_path, _nothing, _unread, _narrower)
+    assert _told(diff) == [("worse", "format", "demo:nap: job", "night-1")]
 
 
 def test_a_check_that_could_not_be_judged_is_compared_with_when_it_was(

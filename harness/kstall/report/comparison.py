@@ -249,7 +249,8 @@ def weigh(before: Status, after: Status) -> Weight | None:
     if before == after:
         return None
     if after == "error":
-        return "unjudged"
+        # What was skipped had no verdict that could be lost.
+        return "changed" if before == "skip" else "unjudged"
     if after == "fail":
         return "worse"
     if after == "pass":
@@ -321,7 +322,8 @@ def _series(history: _History, new: SeriesReport | None) -> Iterator[Change]:
         return
     yield from _dated(since, _verdicts(old, new))
     yield from _checks(history, new)
-    if new.events and (past := history.newest(lambda series: series.events)):
+    past = history.newest(_has_formats) or history.newest(lambda series: series.events)
+    if new.events and past is not None:
         yield from _dated(past.since, _formats(past.series.events, new.events))
     if new.overhead is not None:
         yield from _costs(history, new.overhead.measurements)
@@ -423,6 +425,18 @@ def _listed(names: Sequence[str]) -> str:
 # -- formats -------------------------------------------------------------------------
 
 
+def _has_formats(series: SeriesReport) -> bool:
+    """Whether the formats of all its events were read."""
+    return bool(series.events) and all(map(_is_read, series.events))
+
+
+def _is_read(event: EventFormat) -> bool:
+    """Whether this is the kernel's format; else series.toml declares the fields."""
+    return event.kind != "event" or all(
+        field.offset is not None for field in event.fields
+    )
+
+
 def _formats(
     old: Sequence[EventFormat], new: Sequence[EventFormat]
 ) -> Iterator[Change]:
@@ -442,6 +456,8 @@ def _formats(
 def _format(old: EventFormat, new: EventFormat) -> Iterator[Change]:
     if old.kind != new.kind:
         yield _change("worse", "format", f"{new.name} is", old.kind, new.kind)
+    if _is_read(old) != _is_read(new):
+        return
     before = {field.name: field for field in old.fields}
     after = {field.name: field for field in new.fields}
     for name, field in before.items():
