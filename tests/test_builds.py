@@ -27,7 +27,7 @@ from kstall.compile.sparse import Checker
 from kstall.cost import objects
 from kstall.debian import Root
 from kstall.evidence import compilecheck
-from kstall.pipeline import Ui, builds
+from kstall.pipeline import Ui, builds, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Level, Series
@@ -720,3 +720,31 @@ def test_libraries_are_listed_too(tmp_path: Path) -> None:
     )
     assert listing.objects == {"lib/list.o", "drivers/demo.o", "drivers/user.o"}
     assert not listing.no_source
+
+
+def test_workers_may_ask_for_the_tree_after_it_was_read_here(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To pack it the workspace is locked, by the thread that had it for the readers."""
+    patchset = bench.series(GOOD)
+    plan = bench.plan(patchset)
+    run = runs.begin(bench.root / "out", ["test"], Ui(Console(file=io.StringIO())))
+    entry = report.SeriesReport(name="demo", title="t", digest="d")
+    request = SimpleNamespace(level="full", project=None, cache=bench.cache, seeds=())
+    ground = SimpleNamespace(base=bench.base)
+    free = []
+
+    def look() -> None:
+        with (bench.base.path.parent / "lock").open("a+") as file:
+            free.append(cache.locked_if_free(file))
+
+    def read(
+        context: object, series: object, plan: Plan, checkout: Any, *_: object
+    ) -> None:
+        checkout(plan)
+        look()
+
+    monkeypatch.setattr(validate.patches, "read", read)
+    monkeypatch.setattr(validate.builds, "prove", lambda *_: look())
+    validate._compile(request, run, ground, patchset, plan, entry)  # type: ignore[arg-type]
+    assert free == [False, True]

@@ -442,4 +442,7 @@ def _compile(
         patches.read(
             context, series, plan, lambda state: checkout(state).tree(), run, entry
         )
+    # Not in one block: if the store has lost the tree that workers need, the tree is
+    # packed from its workspace, which must not be ours then.
+    with kernels.workspace(ground.base, run.ui) as checkout:
         return builds.prove(work, lambda state: checkout(state).tree(), run, entry)
