@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from queue import Queue
@@ -32,8 +33,9 @@ from kstall import cli, farm
 from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
 from kstall.farm import transport
-from kstall.farm.client import _lacks
+from kstall.farm.client import _Job, _lacks
 from kstall.farm.line import Ticket, TicketQueue
+from kstall.farm.worker import noted_answer
 from kstall.guest import guest, guestrun
 from kstall.pipeline import units
 
@@ -504,6 +506,60 @@ def test_old_archives_make_room(tmp_path: Path) -> None:
     os.utime(archive, (0, 0))
     store.prune()
     assert store.entry("kernels/abc") is None
+
+
+def test_archives_in_use_stay(tmp_path: Path) -> None:
+    """A run in progress may need them, though another run wrote them long ago."""
+    top = tmp_path / "store"
+    store = farm.Store(str(top))
+    _entry(tmp_path / "kernels/abc")
+    shelf = farm.Shelf(tmp_path)
+    sent = shelf.publish(store, "kernels/abc")
+    answer = {"entries": {"kernels/abc": asdict(sent)}, "files": None}
+    note = "units/kernels/abc"
+    store.note(note, answer)
+    for use, left in (
+        (lambda: shelf.publish(store, "kernels/abc"), {"objects", "entries"}),
+        (lambda: noted_answer(store, note), {"objects", "units"}),
+    ):
+        shelf.publish(store, "kernels/abc")
+        store.note(note, answer)
+        files = [path for path in top.rglob("*") if path.is_file()]
+        for path in files:
+            os.utime(path, (0, 0))
+        use()
+        store.prune()
+        found = [path for path in files if path.exists()]
+        assert {path.relative_to(top).parts[0] for path in found} == left
+
+
+def test_archive_that_was_lost_and_made_again_is_no_other_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = farm.Store(str(tmp_path / "store"))
+    shelf = farm.Shelf(tmp_path)
+    _entry(tmp_path / "kernels/abc")
+    said: list[str] = []
+    asked: list[_Job] = []
+    farm_ = farm.Farm(mock.Mock(), store, shelf, said.append)
+    monkeypatch.setattr(farm_, "_again", asked.append)
+    unit = elsewhere.Unit("guest", "k", "a guest", {}, entries=("kernels/abc",))
+    job = _Job(unit, sent={"kernels/abc": shelf.publish(store, "kernels/abc")})
+    (lost,) = (tmp_path / "store/objects").iterdir()
+    content = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(farm.Damaged) as missing:
+        store.require(job.sent["kernels/abc"])
+    fault = elsewhere.as_json(missing.value, tmp_path)
+    answer = {"worker": "one", "fault": fault, "damaged": True}
+    # Others asked for it meanwhile, and it has other bytes by now.
+    (tmp_path / "kernels/abc/a").write_text("packed again")
+    shelf.publish(store, "kernels/abc")
+    farm_._faulty(job, answer)
+    assert "is not there" in said[-1] and not job.tried and asked == [job]
+    lost.write_bytes(content)
+    farm_._faulty(job, answer)
+    assert "sees another store" in said[-1] and job.tried == {"one"}
 
 
 def test_old_notes_and_what_killed_senders_left_make_room(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ class _Job:
     """A unit that a worker was asked for, or whose ``answer`` was in the store."""
 
     unit: elsewhere.Unit
+    # The archives of the entries that it needs, as the worker was told.
+    sent: Mapping[str, Artifact] = field(default_factory=dict)
     future: Future[Any] | None = None
     # When a worker was free for it, by time.monotonic(); None while it is in line.
     submitted: float | None = None
@@ -191,14 +193,14 @@ class Farm:
         if needs.get("slot") == elsewhere.ALL:
             slots = [worker["resources"]["slot"] for worker in fitting.values()]
             needs["slot"] = min(slots)
+        job.sent = {
+            entry: self._shelf.publish(self._store, entry) for entry in unit.entries
+        }
         message = {
             "kind": unit.kind,
             "key": unit.key,
             "spec": dict(unit.spec),
-            "entries": {
-                entry: asdict(self._shelf.publish(self._store, entry))
-                for entry in unit.entries
-            },
+            "entries": {entry: asdict(sent) for entry, sent in job.sent.items()},
             "store": self._store.url,
             "kstall": version(),
             "fresh": unit.fresh or fresh,
@@ -342,7 +344,7 @@ class Farm:
     def _faulty(self, job: _Job, answer: dict[str, Any]) -> None:
         """Ask another worker.  Raises the error of the first one if there is none."""
         error = elsewhere.of_json(answer["fault"], self._shelf.cache)
-        if isinstance(error, Missing) and self._has_sent(job.unit):
+        if isinstance(error, Missing) and all(map(self._store.has, job.sent.values())):
             error = OtherStore(answer["worker"], self._store)
             fault = elsewhere.as_json(error, self._shelf.cache)
             answer = {**answer, "fault": fault, "damaged": False}
@@ -361,10 +363,6 @@ class Farm:
             self._again(job)
         except NoWorker as no_worker:
             raise self._first_fault(job, no_worker) from no_worker
-
-    def _has_sent(self, unit: elsewhere.Unit) -> bool:
-        """Whether the store still has all entries that ``unit`` needs."""
-        return all(self._store.entry(entry) is not None for entry in unit.entries)
 
     def _first_fault(self, job: _Job, no_worker: NoWorker) -> KstallError:
         """The error of the first worker that could not do it, where none is left."""

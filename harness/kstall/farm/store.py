@@ -34,7 +34,7 @@ _ZSTD = "zst"
 _GZIP = "gz"
 _PROGRAMS = {_ZSTD: "zstd -3 -T0 -q", _GZIP: "gzip -1"}
 _UNPACK = {_ZSTD: "zstd -d -q", _GZIP: "gzip -d"}
-# Old files only fill the disk; those of a day may belong to a run in progress.
+# Old files only fill the disk; those used within a day may belong to a run in progress.
 _KEEP_S = 24 * 3600.0
 # All that there is, and what killed processes left: parts of files, and probes.
 _FILES = ("objects/*", "entries/*/*", "units/*/*", "half/*", "probe-*")
@@ -181,7 +181,10 @@ class Store:
             size = self._fs.info(self._at(artifact.path))["size"]
         except FileNotFoundError:
             return False
-        return bool(size == artifact.size)
+        if size != artifact.size:
+            return False
+        self._used(artifact.path)
+        return True
 
     # -- notes -------------------------------------------------------------------------
 
@@ -197,6 +200,7 @@ class Store:
                 value = json.loads(self._fs.cat_file(self._at(f"{name}.json")))
             except (FileNotFoundError, ValueError):
                 return None
+        self._used(f"{name}.json")
         return value if isinstance(value, dict) else None
 
     def forget(self, name: str) -> None:
@@ -223,7 +227,7 @@ class Store:
         return artifact
 
     def prune(self) -> None:
-        """Delete files that were not written for a day, if this is a directory."""
+        """Delete files that were not used for a day, if this is a directory."""
         if not self._is_local:
             return
         top = Path(self._top)
@@ -233,6 +237,13 @@ class Store:
                     path.unlink()
 
     # ----------------------------------------------------------------------------------
+
+    def _used(self, name: str) -> None:
+        """Have `prune` leave a file for a day from now on."""
+        if self._is_local:
+            # Of another user's file, only the owner may change the time.
+            with contextlib.suppress(OSError):
+                os.utime(self._at(name))
 
     def _at(self, name: str) -> str:
         return f"{self._top.rstrip('/')}/{name}"
