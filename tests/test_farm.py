@@ -950,6 +950,15 @@ def test_client_gone_and_back(world: World) -> None:
     _settled(world, killed=True)
 
 
+def test_what_an_earlier_run_made_is_not_made_by_this_one(world: World) -> None:
+    with crowd(world, "one") as workers:
+        first = workers.validate()
+        _forget_all(world)
+        second = workers.validate()
+    require_proven(second)
+    assert second.reused - first.reused >= {"config", "build"}
+
+
 def test_two_clients_that_want_the_same_kernel(world: World) -> None:
     _links(world)
     with crowd(world, "one", "two") as workers:

@@ -515,7 +515,7 @@ def test_archives_in_use_stay(tmp_path: Path) -> None:
     _entry(tmp_path / "kernels/abc")
     shelf = farm.Shelf(tmp_path)
     sent = shelf.publish(store, "kernels/abc")
-    answer = {"entries": {"kernels/abc": asdict(sent)}, "files": None}
+    answer = {"entries": {"kernels/abc": asdict(sent)}, "files": None, "told": {}}
     note = "units/kernels/abc"
     store.note(note, answer)
     for use, left in (
@@ -531,6 +531,26 @@ def test_archives_in_use_stay(tmp_path: Path) -> None:
         store.prune()
         found = [path for path in files if path.exists()]
         assert {path.relative_to(top).parts[0] for path in found} == left
+
+
+def test_noted_answer_is_no_work(tmp_path: Path) -> None:
+    store = farm.Store(str(tmp_path))
+    answer = {
+        "worker": "one",
+        "seconds": 5.0,
+        "told": {"summary": "2 workloads", "figures": [["linked", 3.0, "files"]]},
+        "made": ["kernels/abc"],
+        "entries": {},
+        "files": None,
+        "error": None,
+    }
+    store.note("units/guest/abc", answer)
+    assert noted_answer(store, "units/guest/abc") == {
+        **answer,
+        "seconds": 0.0,
+        "told": {"summary": "2 workloads", "figures": []},
+        "made": [],
+    }
 
 
 def test_archive_that_was_lost_and_made_again_is_no_other_store(
