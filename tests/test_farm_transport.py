@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import importlib.util
 import os
 import platform
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from multiprocessing.context import ForkProcess
@@ -32,10 +33,9 @@ from faulty import require_proven
 from kstall import cli, farm
 from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
-from kstall.farm import transport
+from kstall.farm import transport, worker
 from kstall.farm.client import _Job, _lacks
 from kstall.farm.line import Ticket, TicketQueue
-from kstall.farm.worker import noted_answer
 from kstall.guest import guest, guestrun
 from kstall.pipeline import units
 
@@ -372,6 +372,36 @@ def test_trees_and_roots_make_room_for_others(tmp_path: Path) -> None:
     assert not list((shelf.cache / "trees").glob(".removed-*"))
 
 
+def test_what_a_worker_compiles_makes_room_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_COMPILED", 2)
+
+    def compiles(
+        cache_dir: Path, out: Path, spec: Mapping[str, Any]
+    ) -> elsewhere.WorkerResult:
+        names = tuple(f"compiled/{name}" for name in spec["keys"])
+        for time_, name in enumerate(names):
+            os.utime(_entry(cache_dir / name), (time_, time_))
+        return elsewhere.WorkerResult(entries=names, new_entries=names)
+
+    there = farm.Shelf(tmp_path / "there")
+    there.cache.mkdir()
+    context = contextvars.copy_context()
+    bench = worker._Bench("one", there, {"compile": compiles}, None, context)
+    answer = bench.perform(
+        {
+            **{"kind": "compile", "key": "k", "spec": {"keys": ["a", "b", "c"]}},
+            **{"entries": {}, "store": str(tmp_path / "store"), "fresh": False},
+            "kstall": worker.version(),
+        }
+    )
+    # All were sent first.
+    assert sorted(answer["entries"]) == ["compiled/a", "compiled/b", "compiled/c"]
+    left = sorted(path.name for path in (there.cache / "compiled").glob("[!.]*"))
+    assert left == ["b", "c"]
+
+
 def test_entry_that_makes_room_before_it_is_held_is_brought_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,7 +550,7 @@ def test_archives_in_use_stay(tmp_path: Path) -> None:
     store.note(note, answer)
     for use, left in (
         (lambda: shelf.publish(store, "kernels/abc"), {"objects", "entries"}),
-        (lambda: noted_answer(store, note), {"objects", "units"}),
+        (lambda: worker.noted_answer(store, note), {"objects", "units"}),
     ):
         shelf.publish(store, "kernels/abc")
         store.note(note, answer)
@@ -545,7 +575,7 @@ def test_noted_answer_is_no_work(tmp_path: Path) -> None:
         "error": None,
     }
     store.note("units/guest/abc", answer)
-    assert noted_answer(store, "units/guest/abc") == {
+    assert worker.noted_answer(store, "units/guest/abc") == {
         **answer,
         "seconds": 0.0,
         "told": {"summary": "2 workloads", "figures": []},

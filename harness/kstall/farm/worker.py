@@ -49,6 +49,8 @@ from .transport import (
 
 #: The amount of a property, of which nothing is used up.
 _PLENTY = 1e9
+# Outcomes of compiling that stay in a worker's cache, as in that of a client.
+_COMPILED = 2000
 _PROGRAMS = ("gcc", "ld", "clang", "ccache", "sparse", "pahole", "zstd")
 #: Dask's settings in all our processes: no profiles, and more patience.
 SETTINGS = {
@@ -224,6 +226,7 @@ class _Bench:
             outcome = perform(self.shelf.cache, out, message["spec"])
             seconds = round(time.monotonic() - began, 3)
             answer = self._sent(store, outcome, out)
+        cache.prune(self.shelf.cache / "compiled", keep=_COMPILED)
         answer["told"] = {
             **outcome.facts,
             "figures": [list(measurement) for measurement in measured],
