@@ -372,6 +372,42 @@ def test_a_full_disk_costs_the_open_segment_only(tmp_path: Path) -> None:
     seal.seal([rec], tmp_path / "s")
 
 
+def test_a_fact_that_does_not_fit_leaves_nothing(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is noted once there is room again would follow it on the same line."""
+    write = os.write
+
+    class Full(record.Recorder):
+        """Its disk has room for a part of a line, until it makes room."""
+
+        room: int | None = None
+
+        def _loop(self) -> None:
+            self.room = 20
+            self._clock()
+
+        def _make_room(self) -> None:
+            super()._make_room()
+            self.room = None
+
+    recorder = Full(Host(str(node.root)), record.Settings(tmp_path / "o", ["throttle"]))
+
+    def narrow(handle: int, data: memoryview) -> int:
+        if handle == recorder._facts_file and recorder.room is not None:
+            if not recorder.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            data = data[: recorder.room]
+            recorder.room -= len(data)
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", narrow)
+    assert recorder.run() == 1
+    rec = only(tmp_path / "o")
+    assert recording.load(rec).remarks == []
+    assert [fact["reason"] for fact in facts(rec, "loss")] == ["not read"]
+
+
 def test_starts_on_a_full_disk_leave_nothing(
     node: Node,
     tmp_path: Path,

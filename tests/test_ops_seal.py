@@ -465,6 +465,12 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         lambda dir: (dir / "facts.jsonl").write_text("[" * 9999 + "\n1\n"),
         ":1: not JSON",
     ),
+    (
+        lambda dir: (dir / "facts.jsonl").write_text(
+            '{{"kind": ' + "[" * 99_999 + "\n1\n"
+        ),
+        ":1: not JSON",
+    ),
     (lambda dir: (dir / "session.json").unlink(), "not a recording of kstall-node"),
     (lambda dir: (dir / "session.json").write_text("{"), "cannot be read"),
     (lambda dir: (dir / "session.json").write_text("[]"), "not of kstall-node"),
@@ -603,6 +609,17 @@ def test_a_torn_last_fact_is_what_a_killed_recorder_leaves(tmp_path: Path) -> No
     dir = Node().write(tmp_path / "rec")
     (dir / "facts.jsonl").write_text('{"kind":"clock","t_mono":1}\n{"kind":"pr')
     assert "its last line is torn" in " ".join(recording.load(dir).remarks)
+
+
+def test_a_torn_fact_costs_no_other(tmp_path: Path) -> None:
+    """On a full disk, older recorders went on behind it, on the same line."""
+    dir = Node().write(tmp_path / "rec")
+    clock = '{"kind": "clock", "t_mono": %d}'
+    torn = clock % 1 + "\n" + '{"kind": "lo{"ki' + clock % 2 + "\n" + clock % 3 + "\n"
+    (dir / "facts.jsonl").write_text(torn)
+    loaded = recording.load(dir)
+    assert [fact["t_mono"] for fact in loaded.facts] == [1, 2, 3]
+    assert loaded.remarks == ["facts.jsonl:2: a torn line was left out"]
 
 
 @pytest.mark.parametrize(

@@ -688,9 +688,12 @@ class Recorder:
         if self._facts_file is None:
             return
         line = json.dumps(fact).encode() + b"\n"
+        size = os.fstat(self._facts_file).st_size
         try:
             files.write_all(self._facts_file, line)
         except OSError as error:
+            # Once there is room, others follow, and only the last line may be torn.
+            os.ftruncate(self._facts_file, size)
             raise files.failure(self.dir / "facts.jsonl", error) from None
 
     def _write_facts(self) -> None:

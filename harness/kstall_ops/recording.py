@@ -319,10 +319,22 @@ def _facts(dir: Path, remarks: list[str]) -> Iterator[Mapping[str, Any]]:
         try:
             fact = json.loads(line)
         except (ValueError, RecursionError):
-            if number == len(lines):
+            fact = _behind_torn(line)
+            if fact is None and number == len(lines):
                 remarks.append(f"{FACTS}: its last line is torn")
                 return
-            raise NotARecording(f"{dir / FACTS}:{number}: not JSON") from None
+            if fact is None:
+                raise NotARecording(f"{dir / FACTS}:{number}: not JSON") from None
+            remarks.append(f"{FACTS}:{number}: a torn line was left out")
         if not isinstance(fact, dict) or not isinstance(fact.get("kind"), str):
             raise NotARecording(f"{dir / FACTS}:{number}: not a fact")
         yield fact
+
+
+def _behind_torn(line: str) -> object | None:
+    """What older recorders wrote behind a torn line, which a full disk left."""
+    at = line.rfind('{"kind": ')
+    try:
+        return json.loads(line[at:]) if at > 0 else None
+    except (ValueError, RecursionError):
+        return None
