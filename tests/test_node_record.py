@@ -29,6 +29,7 @@ from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Tracefs
 from kstall_ops import explain, recording, seal, store
 from node_root import README, Node
+from recordings import format_text
 from ringpages import entry, page
 
 MS = 1_000_000
@@ -127,7 +128,8 @@ def test_recording_goes_on_without_what_was_refused(
             said = Verdict("cgroup:1", "ns", 12 * MS, 18 * MS, "disagrees")
             self._replace(one, [said])
             self._period()
-            self._raise(10**6)
+            self._kinds["sched:sched_stat_throttled"] = 10**6
+            self._cut_busiest(10**6)
 
     settings = record.Settings(tmp_path / "o", ["throttle"])
     assert Refusing(Host(str(node.root)), settings).run() == 0
@@ -238,31 +240,98 @@ def test_losses_are_counted(node: Node, tmp_path: Path) -> None:
     assert (lost["cpu"], lost["n"], lost["reason"]) == (0, 7, "dropped events"[:7])
 
 
+class Busy(record.Recorder):
+    """At each look its buffer has counted a million records more, of the pages left."""
+
+    seen = 1
+
+    def _look_at_rate(self, now: float) -> None:
+        Busy.seen += 1
+        stats = self.instance.path / "per_cpu/cpu0/stats"
+        text = stats.read_text().rpartition("read events: ")[0]
+        stats.write_text(f"{text}read events: {Busy.seen * 1_000_000}\n")
+        super()._look_at_rate(now)
+
+
+def busy(node: Node, out: Path, *classes: str) -> Path:
+    """A recording with two looks at a rate that is too high."""
+
+    class Twice(Busy):
+        def _loop(self) -> None:
+            self._look_at_rate(time.monotonic())
+            self._look_at_rate(time.monotonic())
+            super()._loop()
+
+    settings = record.Settings(out, classes, max_rate=100, seconds=0.1)
+    assert Twice(Host(str(node.root)), settings).run() == 0
+    return only(out)
+
+
 def test_thresholds_rise_above_the_rate(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Busy(record.Recorder):
-        """Its buffer has counted a million records more at each look."""
-
-        seen = 1
-
-        def _look_at_rate(self, now: float) -> None:
-            Busy.seen += 1
-            node.stats(0, read=Busy.seen * 1_000_000)
-            super()._look_at_rate(now)
-
-    settings = record.Settings(tmp_path / "o", ["throttle"], max_rate=100, seconds=4)
-    assert Busy(Host(str(node.root)), settings).run() == 0
-    rec = only(tmp_path / "o")
+    node.throttled(0, (time.monotonic_ns(), 1, 1))
+    rec = busy(node, tmp_path / "o", "throttle")
     rule = (node.instance / "events/sched/sched_stat_throttled/filter").read_text()
-    assert "delay >= 1000" in rule
-    lost = facts(rec, "loss")
-    assert lost[0]["reason"] == "threshold sched:sched_stat_throttled 1000 ns"
-    assert lost[0]["n"] is None and lost[0]["t0"] > 0
+    assert rule == "delay >= 1000"
+    (lost,) = facts(rec, "loss")
+    assert lost["reason"] == "threshold sched:sched_stat_throttled 1000 ns"
+    assert lost["n"] is None and lost["t0"] > 0
     (spec,) = json.loads((rec / "session.json").read_text())["providers"]
-    assert spec["min_ns"] >= 1000
+    assert spec["min_ns"] == 1000
     assert "records a second" in capsys.readouterr().err
     assert all(one["verdict"] == "unknown" for one in facts(rec, "oracle"))
+
+
+def test_the_busiest_event_is_cut(node: Node, tmp_path: Path) -> None:
+    """Not the first that has a threshold, nor the last that has not."""
+    when = time.monotonic_ns()
+    node.with_pairs()
+    node.throttled(0, (when, 1, 1))
+    raw = node.instance / "per_cpu/cpu0/trace_pipe_raw"
+    one = raw.read_bytes()
+    node.pairs(0, ("begin", when, 1), ("end", when + 1, 1), ("begin", when + 2, 1))
+    raw.write_bytes(raw.read_bytes() + one)
+    rec = busy(node, tmp_path / "o", "mmu", "throttle")
+    (lost,) = facts(rec, "loss")
+    assert lost["reason"] == "suspended mmu_notifier:mmu_notifier_callback_end"
+    ends = [f"mmu_notifier/mmu_notifier_callback_{end}" for end in ("begin", "end")]
+    assert [node.last(f"events/{end}/enable") for end in ends] == ["0", "0"]
+    assert node.last("events/sched/sched_stat_throttled/enable") == "1"
+
+
+def test_marks_cut_nothing(node: Node, tmp_path: Path) -> None:
+    """Any user may write them, in a loop."""
+    data = (5).to_bytes(2, "little") + bytes(14) + b"kstall step=1 phase=enter\n\0\0"
+    marks = page(time.monotonic_ns(), [entry(0, data)] * 60)
+    node.trace("per_cpu/cpu0/trace_pipe_raw", marks * 200)
+    assert facts(busy(node, tmp_path / "o", "throttle"), "loss") == []
+
+
+def test_only_the_busy_part_of_a_source_is_suspended(
+    node: Node, tmp_path: Path
+) -> None:
+    """Requests to workers are many, and waits for the queue are few."""
+    names = ["sqring_wait", "sqring_wait_end", "short_submit"]
+    names += ["queue_async_work", "start_async_work"]
+    members = [("u64 ctx", 8), ("u64 req", 8), ("u32 left", 4), ("u32 reason", 4)]
+    for number, name in enumerate(names, 3200):
+        text = format_text(f"io_uring_{name}", number, members)
+        here = f"events/io_uring/io_uring_{name}"
+        node.write(f"sys/kernel/tracing/{here}/format", text)
+        node.trace(f"{here}/enable", "")
+    work = (3204).to_bytes(2, "little") + bytes(30)
+    wait = (3200).to_bytes(2, "little") + bytes(30)
+    records = page(time.monotonic_ns(), [entry(1, data) for data in (wait, work, work)])
+    node.trace("per_cpu/cpu0/trace_pipe_raw", records)
+    rec = busy(node, tmp_path / "o", "io_uring")
+    (lost,) = facts(rec, "loss")
+    name = "io_uring:io_uring_sqring_wait_end"
+    assert lost["reason"] == f"suspended {name}/io_uring_start_async_work"
+    on = [node.last(f"events/io_uring/io_uring_{name}/enable") for name in names]
+    assert on == ["1", "1", "1", "0", "0"]
+    specs = json.loads((rec / "session.json").read_text())["providers"]
+    assert ["suspended" in spec for spec in specs] == [False, False, True]
 
 
 def test_a_ring_keeps_the_newest(node: Node, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _SETTLE = 0.2
 _MARK = "ftrace:print"
 #: Pages a second that are tallied for oracles; with more that is left to `kstall seal`.
 _TALLIED = 40
+#: Of pages that are not tallied, every how many is read to know which event is busy.
+_SAMPLED = 64
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
@@ -91,6 +93,8 @@ class Recorder:
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
         self._rated: tuple[float, int] = (0.0, 0)
+        #: About how many records of each event were read since the last look.
+        self._kinds: dict[str, int] = {}
         #: Stalls without an end that were listed already: time and CPU.
         self._lasting: set[tuple[int, int]] = set()
         self._busy = 0
@@ -270,7 +274,7 @@ class Recorder:
             )
         if self.settings.min_ns and attached.durations:
             self._cut.add(name)
-        for event in self._events(attached):
+        for event in self._events(attached.specs):
             system = event.partition(":")[0]
             try:
                 layout = pages.layout(self.tracefs.format(event), system)
@@ -301,8 +305,8 @@ class Recorder:
             return None
         return counter
 
-    def _events(self, attached: sources.Attached) -> list[str]:
-        names = [spec.get(end) for spec in attached.specs for end in ("begin", "end")]
+    def _events(self, specs: Sequence[dict[str, Any]]) -> list[str]:
+        names = [spec.get(end) for spec in specs for end in ("begin", "end")]
         return [name for name in dict.fromkeys(names) if name]
 
     def _make_dir(self) -> None:
@@ -348,7 +352,7 @@ class Recorder:
     def _write_formats(self, *attached: sources.Attached) -> None:
         texts = {"ftrace:print": self.tracefs.print_format()}
         for entry in attached:
-            for event in self._events(entry):
+            for event in self._events(entry.specs):
                 texts[event] = self.tracefs.format(event)
         for event, text in texts.items():
             if text is None:
@@ -517,9 +521,18 @@ class Recorder:
         count = len(chunk)
         data = b"".join(chunk)
         self._busy += count
-        if self._busy <= _TALLIED:
-            for page in chunk:
-                self._pending += pages.records(page, cpu, self._layouts)
+        tallied = self._busy <= _TALLIED
+        sample = chunk if tallied else chunk[::_SAMPLED]
+        read = [
+            record
+            for page in sample
+            for record in pages.records(page, cpu, self._layouts)
+        ]
+        for record in read:
+            event = record.layout.event
+            self._kinds[event] = self._kinds.get(event, 0) + count // len(sample)
+        if tallied:
+            self._pending += read
         else:
             for tally in self.tallies.values():
                 tally.complete = False
@@ -589,7 +602,7 @@ class Recorder:
         self.refused.append(sources.Refusal(name, attached.source.cls, why))
         for verdict in bad:
             self._fact(verdict.fact(name))
-        for event in self._events(attached):
+        for event in self._events(attached.specs):
             with contextlib.suppress(Refused):
                 self.instance.enable(event, False)
         del self.oracles[name], self.tallies[name]
@@ -606,8 +619,10 @@ class Recorder:
         self._write_session(None)
 
     def _look_at_rate(self, now: float) -> None:
-        """Measure records a second; above --max-rate thresholds rise."""
-        self._busy = 0
+        """Measure records a second; above --max-rate the busiest event is cut.
+
+        Marks do not count: they cannot be cut, and any user may write many.
+        """
         total = 0
         for cpu in self._raw:
             stats = self.instance.stats(cpu)
@@ -619,39 +634,59 @@ class Recorder:
         self._rated = (now, total)
         rate = (total - before) / max(now - then, 0.001)
         if before and rate > self.settings.max_rate:
-            self._raise(int(rate))
+            for cpu in self._raw:
+                self._drain(cpu)
+            counted = sum(self._kinds.values())
+            rate *= 1 - self._kinds.pop(_MARK, 0) / max(1, counted)
+            if rate > self.settings.max_rate:
+                self._cut_busiest(int(rate))
+        self._kinds.clear()
+        self._busy = 0
 
-    def _raise(self, rate: int) -> None:
-        now = time.monotonic_ns()
-        for attached in self._active:
-            for spec in attached.specs:
-                member = attached.durations.get(spec["end"])
-                if member is None or (spec["min_ns"] or 0) >= _HIGHEST:
-                    continue
-                least = min(_HIGHEST, max(1000, (spec["min_ns"] or 0) * _RAISE))
-                self.instance.filter(spec["end"], f"{member} >= {least}")
-                spec["min_ns"] = least
-                self._report_cut(
-                    attached, f"threshold {spec['provider']} {least} ns", now
-                )
-                self.say(
-                    f"{rate} records a second: {spec['provider']} records only what "
-                    f"lasted {least} ns or longer from now on"
-                )
-                self._write_session(None)
-                return
-        for attached in reversed(self._active):
-            if all(spec.get("suspended") for spec in attached.specs):
-                continue
-            for event in self._events(attached):
-                with contextlib.suppress(Refused):
-                    self.instance.enable(event, False)
-            for spec in attached.specs:
-                spec["suspended"] = now
-            self._report_cut(attached, f"suspended {attached.source.name}", now)
-            self.say(f"{rate} records a second: {attached.source.name} is suspended")
-            self._write_session(None)
+    def _cut_busiest(self, rate: int) -> None:
+        """Raise the threshold of the busiest event; without a duration, suspend it."""
+        users = {
+            event: attached
+            for attached in self._active
+            for event in self._events(
+                [spec for spec in attached.specs if not spec.get("suspended")]
+            )
+        }
+        counted = {event: self._kinds.get(event, 0) for event in users}
+        event = max(counted, key=counted.__getitem__, default=None)
+        if event is None or not counted[event]:
             return
+        attached, now = users[event], time.monotonic_ns()
+        specs = [
+            spec for spec in attached.specs if event in (spec.get("begin"), spec["end"])
+        ]
+        member, least = attached.durations.get(event), specs[0]["min_ns"] or 0
+        if member is not None and least < _HIGHEST:
+            least = min(_HIGHEST, max(1000, least * _RAISE))
+            self.instance.filter(event, f"{member} >= {least}")
+            specs[0]["min_ns"] = least
+            name = specs[0]["provider"]
+            self._report_cut(attached, f"threshold {name} {least} ns", now)
+            what = f"records only what lasted {least} ns or longer from now on"
+        else:
+            name = self._suspend(attached, specs, now)
+            what = "is suspended"
+        self.say(f"{rate} records a second: {name} {what}")
+        self._write_session(None)
+
+    def _suspend(
+        self, attached: sources.Attached, specs: list[dict[str, Any]], now: int
+    ) -> str:
+        """Switch off events of these providers that no others need; their name."""
+        for spec in specs:
+            spec["suspended"] = now
+        rest = [spec for spec in attached.specs if not spec.get("suspended")]
+        for event in set(self._events(specs)) - set(self._events(rest)):
+            with contextlib.suppress(Refused):
+                self.instance.enable(event, False)
+        whole = specs[0]["provider"] if rest else attached.source.name
+        self._report_cut(attached, f"suspended {whole}", now)
+        return str(whole)
 
     def _report_cut(self, attached: sources.Attached, reason: str, now: int) -> None:
         self._cut.add(attached.source.name)
