@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kstall_node.oracles import judge
 from kstall_ops import seal, store
 from kstall_ops.errors import NotARecording
 from recordings import BEGAN, MS, Node
@@ -62,6 +63,22 @@ def test_a_queue_counts_once(
     made = sealed(node, tmp_path, key=["cgroup"], many=True)
     _, rows, _ = store.query(made, "SELECT verdict FROM oracle")
     assert rows == [(verdict,)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "theirs", "verdict"),
+    [(3, 9, 3, "agrees"), (1, 5, 3, "agrees"), (4, 9, 4, "disagrees")],
+)
+def test_a_count_is_known_as_an_interval(
+    tmp_path: Path, low: int, high: int, theirs: int, verdict: str
+) -> None:
+    """The middle of it is no number that the kernel has said."""
+    node = three()
+    said = judge("all", "count", None, (low, high))
+    node.fact(**said.fact("throttle/fprobe"))
+    made = sealed(node, tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT ours, theirs, verdict FROM oracle")
+    assert rows == [(3, theirs, verdict)]
 
 
 def test_a_duration_of_two_members(tmp_path: Path) -> None:

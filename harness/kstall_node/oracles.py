@@ -35,7 +35,7 @@ Span = tuple[int, int]
 class Verdict(NamedTuple):
     """One comparison, for stalls that had ended by ``until``; None means all of them.
 
-    In ``ours`` and ``theirs`` None means unknown.
+    In the others None means unknown.  ``theirs`` is between ``low`` and ``high``.
     """
 
     scope: str
@@ -44,6 +44,8 @@ class Verdict(NamedTuple):
     theirs: int | None
     verdict: str
     until: int | None = None
+    low: int | None = None
+    high: int | None = None
 
     def fact(self, provider: str) -> dict[str, Any]:
         """As a line of facts.jsonl."""
@@ -56,17 +58,14 @@ def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdi
         return Verdict(scope, metric, ours, None, "unknown")
     low, high = span
     if ours is None:
-        return Verdict(scope, metric, None, (low + high) // 2, "unknown")
+        middle = (low + high) // 2
+        return Verdict(scope, metric, None, middle, "unknown", None, low, high)
     nearest = min(max(ours, low), high)
-    if metric == "count":
-        return Verdict(
-            scope, metric, ours, nearest, "agrees" if ours == nearest else "disagrees"
-        )
-    allowed = max(ABSOLUTE, int(SHARE * nearest))
-    if high - low > 2 * max(allowed, ENOUGH_NS):
-        return Verdict(scope, metric, ours, nearest, "unknown")
+    allowed = 0 if metric == "count" else max(ABSOLUTE, int(SHARE * nearest))
     text = "agrees" if abs(ours - nearest) <= allowed else "disagrees"
-    return Verdict(scope, metric, ours, nearest, text)
+    if metric != "count" and high - low > 2 * max(allowed, ENOUGH_NS):
+        text = "unknown"
+    return Verdict(scope, metric, ours, nearest, text, None, low, high)
 
 
 class Union:

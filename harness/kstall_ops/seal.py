@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,8 @@ from .rules import rules
 _FOREVER = (1 << 63) - 1
 #: Tables that do not come from facts of a recording.
 _OF_OTHERS = ("session", "stall", "missing", "collective")
-
+#: What tells the comparisons in one recording apart.
+_COMPARED = ("provider", "scope", "metric")
 
 #: Exit statuses: all was sealed, nothing, or only some.
 ALL, NONE, SOME = 0, 2, 3
@@ -124,7 +125,7 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
         sids |= {recording.sid for recording in sealed}
         rows = missing.after(before, came, done.left_out, pulled, sids)
         missing.write(database, rows)
-        _judge_oracles(database, [recording.sid for recording in sealed])
+        _judge_oracles(database, sealed)
     return done
 
 
@@ -273,18 +274,40 @@ def _union(
     return int(row[0])
 
 
-def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:
+def _spans(
+    recording: Recording,
+) -> Iterator[tuple[tuple[str, ...], tuple[int, int]]]:
+    """What was compared, and the interval in which the oracle's number is.
+
+    Older recordings have only a number.
+    """
+    for fact in recording.facts:
+        low, high = fact.get("low"), fact.get("high")
+        if fact["kind"] == "oracle" and isinstance(low, int) and isinstance(high, int):
+            span = max(low, -_FOREVER), min(high, _FOREVER)
+            yield tuple(str(fact.get(name)) for name in _COMPARED), span
+
+
+def _judge_oracles(
+    database: duckdb.DuckDBPyConnection, sealed: Sequence[Recording]
+) -> None:
     """Compare the sealed records with the oracles, rather than the recorder's sums.
 
     This also shows records that were lost without notice.  Providers that the recorder
     refused stay refused.
     """
+    sids = [recording.sid for recording in sealed]
+    spans = {
+        (recording.sid, *scope): span
+        for recording in sealed
+        for scope, span in _spans(recording)
+    }
     with closing(database.cursor()) as cursor:
         rows = cursor.execute(
             "SELECT rowid, o.sid, provider, scope, metric, theirs, verdict, "
             "coalesce(until, ?) "
             "FROM oracle o WHERE list_contains(?::VARCHAR[], o.sid)",
-            [_FOREVER, list(sids)],
+            [_FOREVER, sids],
         ).fetchall()
         for rowid, sid, provider, scope, metric, theirs, verdict, until in rows:
             group = str(scope or "").partition("cgroup:")[2]
@@ -304,6 +327,10 @@ def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> 
             if theirs is None:
                 text = "unknown"
             else:
+                low, high = spans.get(
+                    (sid, str(provider), str(scope), str(metric)), (theirs, theirs)
+                )
+                theirs = min(max(ours, low), high)  # noqa: PLW2901
                 share, absolute = rules().oracles.get(str(cls), (0.0, 0))
                 if metric == "count":
                     # Counts have no tolerance: each event makes one record.
@@ -311,6 +338,6 @@ def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> 
                 far = abs(ours - theirs) > max(absolute, share * theirs)
                 text = "disagrees" if far or verdict == "disagrees" else "agrees"
             cursor.execute(
-                "UPDATE oracle SET ours = ?, verdict = ? WHERE rowid = ?",
-                [ours, text, rowid],
+                "UPDATE oracle SET ours = ?, theirs = ?, verdict = ? WHERE rowid = ?",
+                [ours, theirs, text, rowid],
             )
