@@ -9,6 +9,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -238,6 +239,34 @@ def test_losses_are_counted(node: Node, tmp_path: Path) -> None:
     assert run(node, tmp_path / "o") == 0
     (lost,) = facts(only(tmp_path / "o"), "loss")
     assert (lost["cpu"], lost["n"], lost["reason"]) == (0, 7, "dropped events"[:7])
+
+
+def test_a_recording_that_goes_on_is_compared(node: Node, tmp_path: Path) -> None:
+    """It may be fetched before it ends; what did not change is noted once."""
+    node.process(4000)
+    group = node.group("t", 0)
+    when = time.monotonic_ns() - 100 * MS
+    node.throttled(0, *[(when + n * MS, 4000, MS // 2) for n in range(100)])
+
+    class Fetched(record.Recorder):
+        """It is looked at while it records."""
+
+        def _loop(self) -> None:
+            self._drain(0)
+            self._segments[0].seal({})
+            node.group("t", 50_000)
+            self._period()
+            self._period()
+            shutil.copytree(self.dir, tmp_path / "copy")
+
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Fetched(Host(str(node.root)), settings).run() == 0
+    (one,) = facts(tmp_path / "copy", "oracle")
+    assert (one["scope"], one["verdict"]) == (f"cgroup:{group}", "agrees")
+    assert one["until"] == facts(tmp_path / "copy", "complete")[0]["until"]
+    seal.seal([tmp_path / "copy"], tmp_path / "s")
+    _, rows, _ = store.query(tmp_path / "s", "SELECT ours, verdict FROM oracle")
+    assert rows == [(50 * MS, "agrees")]
 
 
 class Busy(record.Recorder):

@@ -81,6 +81,41 @@ def test_a_count_is_known_as_an_interval(
     assert rows == [(3, theirs, verdict)]
 
 
+def test_of_a_recording_that_goes_on(tmp_path: Path) -> None:
+    """The last comparison counts, up to where the copy is complete."""
+    node = three()
+    node.ended = None
+    scope = {"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": "ns"}
+    for until, theirs in ((50, 7), (101, 240), (200, 999)):
+        node.fact("complete", until=BEGAN + 110 * MS, segments={"0": 1})
+        said = {"ours": 0, "theirs": theirs * MS, "until": BEGAN + until * MS}
+        node.fact("oracle", **scope, **said, verdict="agrees")
+    made = sealed(node, tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT ours, theirs, verdict FROM oracle")
+    assert rows == [(240 * MS, 240 * MS, "agrees")]
+
+
+def test_what_began_counts_where_beginnings_were_counted(tmp_path: Path) -> None:
+    node = three()
+    scope = {"provider": "throttle/fprobe", "scope": "all", "metric": "count"}
+    until = {"ours": 0, "verdict": "agrees", "until": BEGAN + 25 * MS}
+    node.fact("oracle", **scope, **until, theirs=2)
+    made = sealed(node, tmp_path, key=["cgroup"], many=True, oracle="pairs")
+    _, rows, _ = store.query(made, "SELECT ours, verdict FROM oracle")
+    assert rows == [(2, "agrees")]
+
+
+def test_what_a_ring_has_deleted_is_not_compared(tmp_path: Path) -> None:
+    """A later recorder may delete it, when the comparison has been noted."""
+    node = three()
+    said = {"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": "ns"}
+    node.fact("oracle", **said, ours=900 * MS, theirs=900 * MS, verdict="agrees")
+    node.fact("loss", cpu=0, t0=BEGAN, t1=BEGAN + MS, n=None, reason="ring")
+    made = sealed(node, tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT theirs, verdict FROM oracle")
+    assert rows == [(None, "unknown")]
+
+
 def test_a_duration_of_two_members(tmp_path: Path) -> None:
     node = Node()
     node.event(BEGAN + MS, 0, 5, "throttle_out", cgroup=900, task=300)

@@ -95,6 +95,8 @@ class Recorder:
         self._rated: tuple[float, int] = (0.0, 0)
         #: About how many records of each event were read since the last look.
         self._kinds: dict[str, int] = {}
+        #: The comparisons that were noted last, by provider and scope.
+        self._noted: dict[tuple[str, str], Verdict] = {}
         #: Stalls without an end that were listed already: time and CPU.
         self._lasting: set[tuple[int, int]] = set()
         self._busy = 0
@@ -428,21 +430,48 @@ class Recorder:
         # The pages are read between the two readings of the oracles.
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
         until = self._round()
-        late = {name: oracle.read() for name, oracle in self.oracles.items()}
+        late = self._read_late()
         self._count_losses()
         self._refuse_disagreeing(early, late)
         for name, oracle in self.oracles.items():
             if name in early and name not in self._cut:
                 oracle.look(self.tallies[name], early[name], late[name], until)
-        self._seal_aged(until)
+        if self._seal_aged(until):
+            self._note_verdicts(early, late, until)
         self._say_open(until)
         self._clock()
         self.facts.forget()
         self.facts.scan()
         self._write_facts()
 
-    def _seal_aged(self, until: int) -> None:
-        """Once one segment is old enough, seal all, and note that all is complete.
+    def _read_late(self) -> Looks:
+        """Read the oracles after the pages.
+
+        The kernel's AER thread counts errors some time after their interrupt.
+        """
+        if any(oracle.name.startswith("aer") for oracle in self.oracles.values()):
+            time.sleep(_SETTLE)
+        return {name: oracle.read() for name, oracle in self.oracles.items()}
+
+    def _note_verdicts(self, early: Looks, late: Looks, until: int) -> None:
+        """Note comparisons as of ``until``, unless they are as noted before.
+
+        A recording may be fetched before it ends, or its recorder may be killed.
+        """
+        for name, oracle in self.oracles.items():
+            if name not in early:
+                continue  # another one was refused just now, and this is its successor
+            for verdict in oracle.verdicts(
+                self.tallies[name], early[name], late[name], whole=name not in self._cut
+            ):
+                key = (name, verdict.scope)
+                if self._noted.get(key) != verdict and not _may_pass(verdict):
+                    self._noted[key] = verdict
+                    dated = verdict._replace(until=verdict.until or until)
+                    self._fact(dated.fact(name))
+
+    def _seal_aged(self, until: int) -> bool:
+        """Once one segment is old enough, seal all; whether all is noted as complete.
 
         A collector gets only sealed segments, and a job that hangs writes no records:
         only this note shows that nothing happened since.
@@ -451,8 +480,10 @@ class Recorder:
         if any(segment.due(now) for segment in self._segments.values()):
             for cpu, segments in self._segments.items():
                 segments.seal(self.instance.stats(cpu))
-        if not any(segment.open for segment in self._segments.values()):
-            self._complete(until)
+        if any(segment.open for segment in self._segments.values()):
+            return False
+        self._complete(until)
+        return True
 
     def _complete(self, until: int | None) -> None:
         """Note which segments a copy needs to have everything before ``until``.
@@ -570,10 +601,7 @@ class Recorder:
                     tally.take(record, self.facts)
 
     def _refuse_disagreeing(self, early: Looks, late: Looks) -> None:
-        """Replace each source that disagrees by the next source of its class.
-
-        Only above a minimum: a stall that goes on at a reading is in neither sum.
-        """
+        """Replace each source that disagrees by the next source of its class."""
         for attached in self._active:
             name = attached.source.name
             oracle = self.oracles.get(name)
@@ -587,7 +615,7 @@ class Recorder:
                     late[name],
                     whole=name not in self._cut,
                 )
-                if verdict.verdict == "disagrees" and (verdict.theirs or 0) >= ENOUGH_NS
+                if verdict.verdict == "disagrees" and not _may_pass(verdict)
             ]
             if bad:
                 self._replace(attached, bad)
@@ -783,12 +811,7 @@ class Recorder:
         with contextlib.suppress(Refused):
             self.instance.switch(False)
         ended = time.monotonic_ns()
-        # The kernel's AER thread counts errors some time after their interrupt.
-        aer = [
-            oracle for oracle in self.oracles.values() if oracle.name.startswith("aer")
-        ]
-        time.sleep(_SETTLE * bool(aer))
-        late = {name: oracle.read() for name, oracle in self.oracles.items()}
+        late = self._read_late()
         if full:
             left = sum(self.instance.stats(cpu).get("entries", 0) for cpu in self._raw)
             self._loss(None, None, ended, "not read", left)
@@ -870,6 +893,18 @@ class Recorder:
             os.close(self._in_use)
             self._in_use = None
         self._make_room()
+
+
+def _may_pass(verdict: Verdict) -> bool:
+    """Whether it disagrees by so little that the next look may agree.
+
+    A stall that goes on at a reading is in neither sum.
+    """
+    return (
+        verdict.verdict == "disagrees"
+        and verdict.metric != "count"
+        and (verdict.theirs or 0) < ENOUGH_NS
+    )
 
 
 def record(host: Host, settings: Settings) -> int:

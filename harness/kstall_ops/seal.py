@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +29,6 @@ from .rules import rules
 _FOREVER = (1 << 63) - 1
 #: Tables that do not come from facts of a recording.
 _OF_OTHERS = ("session", "stall", "missing", "collective")
-#: What tells the comparisons in one recording apart.
-_COMPARED = ("provider", "scope", "metric")
 
 #: Exit statuses: all was sealed, nothing, or only some.
 ALL, NONE, SOME = 0, 2, 3
@@ -211,7 +209,8 @@ def _seal_recording(
         for fact in recording.facts
         if fact["kind"] == "gone"
     }
-    for fact in recording.facts:
+    others = (fact for fact in recording.facts if fact["kind"] != "oracle")
+    for fact in (*others, *_oracles(recording)):
         columns = schema.TABLES.get(fact["kind"])
         if columns is None or fact["kind"] in _OF_OTHERS:
             continue
@@ -274,18 +273,38 @@ def _union(
     return int(row[0])
 
 
-def _spans(
-    recording: Recording,
-) -> Iterator[tuple[tuple[str, ...], tuple[int, int]]]:
-    """What was compared, and the interval in which the oracle's number is.
+def _oracles(recording: Recording) -> list[Mapping[str, Any]]:
+    """The last comparison of each scope, among those of what the recording has.
 
-    Older recordings have only a number.
+    Facts are fetched after segments, so they may compare what a copy lacks.  What a
+    ring has deleted nobody can compare.
     """
+    ended = recording.session.get("ended") is not None
+    known = recording.complete or 0
+    ring = any(
+        fact["kind"] == "loss" and fact.get("reason") == "ring"
+        for fact in recording.facts
+    )
+    last: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for fact in recording.facts:
-        low, high = fact.get("low"), fact.get("high")
-        if fact["kind"] == "oracle" and isinstance(low, int) and isinstance(high, int):
-            span = max(low, -_FOREVER), min(high, _FOREVER)
-            yield tuple(str(fact.get(name)) for name in _COMPARED), span
+        until = fact.get("until")
+        late = not ended and isinstance(until, int) and until > known
+        if fact["kind"] == "oracle" and not late:
+            last[_scope(fact)] = {**fact, "theirs": None} if ring else fact
+    return list(last.values())
+
+
+def _scope(fact: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells the comparisons in one recording apart."""
+    return tuple(str(fact.get(name)) for name in ("provider", "scope", "metric"))
+
+
+def _span(fact: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The interval in which the oracle's number is; None in older recordings."""
+    low, high = fact.get("low"), fact.get("high")
+    if not isinstance(low, int) or not isinstance(high, int):
+        return None
+    return max(low, -_FOREVER), min(high, _FOREVER)
 
 
 def _judge_oracles(
@@ -298,9 +317,15 @@ def _judge_oracles(
     """
     sids = [recording.sid for recording in sealed]
     spans = {
-        (recording.sid, *scope): span
+        (recording.sid, *_scope(fact)): _span(fact)
         for recording in sealed
-        for scope, span in _spans(recording)
+        for fact in _oracles(recording)
+    }
+    pairs = {
+        (recording.sid, str(provider.get("provider")))
+        for recording in sealed
+        for provider in recording.session["providers"]
+        if isinstance(provider, dict) and provider.get("oracle") == "pairs"
     }
     with closing(database.cursor()) as cursor:
         rows = cursor.execute(
@@ -312,12 +337,18 @@ def _judge_oracles(
         for rowid, sid, provider, scope, metric, theirs, verdict, until in rows:
             group = str(scope or "").partition("cgroup:")[2]
             device = str(scope or "").partition("device:")[2]
+            # An oracle that counts beginnings has those of stalls that ended later.
+            begun = (sid, provider) in pairs
             row = cursor.execute(
                 "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
                 "WHERE sid = ? AND (provider = ? OR starts_with(provider, ?)) "
                 "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) "
-                "AND (? = '' OR device = ?) AND coalesce(t1, t0, 0) <= ?",
-                [sid, provider, f"{provider}+", group, group, device, device, until],
+                "AND (? = '' OR device = ?) "
+                "AND coalesce(CASE WHEN ? THEN t0 END, t1, t0, 0) <= ?",
+                [
+                    *(sid, provider, f"{provider}+", group, group, device, device),
+                    *(begun, until),
+                ],
             ).fetchone()
             assert row is not None
             count, total, cls = row
@@ -327,9 +358,8 @@ def _judge_oracles(
             if theirs is None:
                 text = "unknown"
             else:
-                low, high = spans.get(
-                    (sid, str(provider), str(scope), str(metric)), (theirs, theirs)
-                )
+                span = spans.get((sid, str(provider), str(scope), str(metric)))
+                low, high = span or (theirs, theirs)
                 theirs = min(max(ours, low), high)  # noqa: PLW2901
                 share, absolute = rules().oracles.get(str(cls), (0.0, 0))
                 if metric == "count":
