@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -208,11 +209,48 @@ def test_who_has_ended_and_was_not_waited_for(
 
 
 def test_union_of_many() -> None:
+    """It takes the memory of a few."""
     union = Union()
     for n in range(10_000):
         union.add(10 * n, 10 * n + 5)
         union.add(10 * n + 2, 10 * n + 4)
     assert union.total() == 50_000
+    assert len(union._spans) <= 64
+
+
+@pytest.mark.parametrize("late", [0, 30])
+def test_union_is_exact(late: int) -> None:
+    """Stalls come in the order of their ends, or nearly; a long one covers several."""
+    random = Random(late)
+    ends = sorted(random.randrange(200, 3000) for _ in range(300))
+    spans = [(end - random.choice((1, 5, 40, 200)), end) for end in ends]
+    spans.sort(key=lambda span: span[1] + random.randrange(late + 1))
+    union, covered = Union(), set[int]()
+    for begin, end in spans:
+        union.add(begin, end)
+        covered.update(range(begin, end))
+    assert union.total() == len(covered)
+
+
+def test_what_stalls_are_known_by_is_not_kept_for_ever() -> None:
+    """Each job of a GPU has a number of its own."""
+    (source,) = [one for one in catalogue.SOURCES if one.name.endswith("job_queue")]
+    tally = Tally(source, sources.specs(source, "g"))
+    nobody = Facts(Host("/nonexistent"))
+    for n in range(20_000):
+        for end in ("queue", "run"):
+            job = {"fence_context": 1, "fence_seqno": n}
+            event = _record(f"gpu_scheduler:drm_sched_job_{end}", n, **job)
+            tally.take(event, nobody)
+    # What has no beginning among the last ones has begun before tracing.
+    for n in (19_999, 20_001):
+        event = _record(
+            "gpu_scheduler:drm_sched_job_run", n, fence_context=1, fence_seqno=n
+        )
+        tally.take(event, nobody)
+    assert (tally.begun, tally.ended) == (20_000, 20_000)
+    assert (tally.astray, tally.early) == (2, 1)
+    assert len(tally._seen) < 20_000 and not tally.sums and not tally._unions
 
 
 @pytest.mark.parametrize(

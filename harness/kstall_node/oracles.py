@@ -24,7 +24,10 @@ from .tracefs import Counter
 SHARE, ABSOLUTE = 0.02, 1000
 #: No source is refused before its oracle has counted so much.
 ENOUGH_NS = 20_000_000
-_COMPACT = 4096
+#: Stalls of one queue are as long as its periods, 0.1 s: these last some seconds.
+_SPANS = 64
+#: How many keys of stalls are remembered, the last ones.
+_KEYS = 16_384
 _VFIO = "/sys/bus/pci/drivers/vfio-pci"
 _AER = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.M)
 
@@ -69,30 +72,38 @@ def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdi
 
 
 class Union:
-    """How long at least one of several intervals lasted."""
+    """How long at least one of several intervals lasted.
+
+    They may come in any order, but what is older than the last `_SPANS` disjoint ones
+    is not looked at again.
+    """
 
     def __init__(self) -> None:
+        #: The newest spans, disjoint and in order.
         self._spans: list[Span] = []
+        #: Of those before them the sum and the end.
+        self._settled = self._until = 0
 
     def add(self, begin: int, end: int) -> None:
         """Add an interval."""
-        self._spans.append((begin, end))
-        if len(self._spans) > _COMPACT:
-            self._merge()
-
-    def _merge(self) -> None:
-        merged: list[Span] = []
-        for begin, end in sorted(self._spans):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        begin = max(begin, self._until)
+        if end <= begin:
+            return
+        later = []
+        while self._spans and begin <= self._spans[-1][1]:
+            first, last = self._spans.pop()
+            if end < first:
+                later.append((first, last))
             else:
-                merged.append((begin, end))
-        self._spans = merged
+                begin, end = min(begin, first), max(end, last)
+        self._spans += [(begin, end), *reversed(later)]
+        if len(self._spans) > _SPANS:
+            first, self._until = self._spans.pop(0)
+            self._settled += self._until - first
 
     def total(self) -> int:
         """The length of the union, in ns."""
-        self._merge()
-        return sum(end - begin for begin, end in self._spans)
+        return self._settled + sum(end - begin for begin, end in self._spans)
 
 
 class Tally:
@@ -106,7 +117,8 @@ class Tally:
         self.begun = self.ended = self.astray = 0
         #: Ends whose stall had begun before tracing did.
         self.early = 0
-        self._seen: set[tuple[object, ...]] = set()
+        #: The keys of the last records, in their order.
+        self._seen: dict[tuple[object, ...], None] = {}
         self.sums: dict[object, int] = {}
         #: Stalls of the providers that the oracle covers: all, and by device.
         self.counted = 0
@@ -129,7 +141,7 @@ class Tally:
                     facts.thread(tid)
                 self.begun += number < self.source.counts
                 key = (number, *(record.get(name) for name in spec["key"]))
-                self._seen.add(key)
+                self._remember(key)
                 if spec.get("many"):
                     self._open.setdefault(key, []).append(record)
                 else:
@@ -148,7 +160,7 @@ class Tally:
             if not beginnings and not spec.get("many"):
                 self.astray += ours
                 self.early += ours and key not in self._seen
-            self._seen.add(key)
+            self._remember(key)
             return
         dur = spec.get("dur")
         lasted: Any = 0
@@ -160,6 +172,12 @@ class Tally:
             lasted = record.get(dur)
         began = record.t - int(lasted or 0)
         self._stall(number, began, record.t, record, record, facts)
+
+    def _remember(self, key: tuple[object, ...]) -> None:
+        self._seen.pop(key, None)
+        self._seen[key] = None
+        if len(self._seen) > _KEYS:
+            del self._seen[next(iter(self._seen))]
 
     def _stall(
         self,
@@ -178,6 +196,8 @@ class Tally:
         tid = _owner(spec, owner)
         if tid is not None:
             facts.thread(tid)
+        if not (self.source.oracle or "").startswith("cpu.stat"):
+            return
         if spec.get("cgroup_id"):
             group: object = owner.get(spec["cgroup_id"])
         else:
@@ -186,6 +206,8 @@ class Tally:
             self.homeless += 1
             return
         self.sums[group] = self.sums.get(group, 0) + end - begin
+        if self.source.oracle != "cpu.stat.threads":
+            return
         cpu = owner.get(spec.get("cpu", "common_cpu") or "common_cpu")
         self._unions.setdefault((group, cpu), Union()).add(begin, end)
 
