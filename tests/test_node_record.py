@@ -307,6 +307,42 @@ def test_a_recording_that_goes_on_is_compared(node: Node, tmp_path: Path) -> Non
     assert rows == [(50 * MS, "agrees")]
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_node_with_many_processors_is_not_busy(tmp_path: Path, *, full: bool) -> None:
+    """Each has a page, with a record in it.  If pages are full, threads of later ones
+    are named nevertheless."""
+    node = Node(tmp_path, cpus=50)
+    group = node.group("t", 0)
+    when = time.monotonic_ns() - 1000 * MS
+    for cpu in range(50):
+        node.process(4000 + cpu)
+        stalls = [(when + cpu * MS, 4000 + cpu, MS)] * (120 if full else 1)
+        node.throttled(cpu, *stalls, each=120)
+
+    class Looked(record.Recorder):
+        """A second later there is a new thread."""
+
+        def _loop(self) -> None:
+            for cpu in self._raw:
+                self._drain(cpu)
+            self._tally()
+            node.group("t", 50_000)
+            self._busy = 0
+            node.process(5000)
+            node.throttled(0, (when + 500 * MS, 5000, 1))
+            os.lseek(self._raw[0], 0, os.SEEK_SET)
+            self._drain(0)
+            self._tally()
+
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Looked(Host(str(node.root)), settings).run() == 0
+    rec = only(tmp_path / "o")
+    (one,) = facts(rec, "oracle")
+    assert (one["scope"], one["ours"] is None) == (f"cgroup:{group}", full)
+    named = {one["pid"] for one in facts(rec, "proc")}
+    assert 5000 in named and ({*range(4000, 4050)} <= named) is not full
+
+
 class Busy(record.Recorder):
     """At each look its buffer has counted a million records more, of the pages left."""
 

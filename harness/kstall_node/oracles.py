@@ -126,19 +126,21 @@ class Tally:
         self._unions: dict[tuple[object, object], Union] = {}
         #: Stalls whose cgroup is not known.
         self.homeless = 0
-        #: Whether `take` has had every record.
+        #: Whether `take` has had every record; if not, it only looks up threads.
         self.complete = True
 
     def take(self, record: Record, facts: Facts) -> None:
         """Add a record; records come in the order of time."""
         for number, spec in enumerate(self.specs):
+            if not self.complete:
+                if record.layout.event == (spec.get("begin") or spec["end"]):
+                    _look_up(spec, record, facts)
+                continue
             if record.layout.event == spec["end"] and _holds(spec, record):
                 self._end(number, spec, record, facts)
             if record.layout.event == spec.get("begin"):
-                tid = _owner(spec, record)
-                if tid is not None:
-                    # Now: it may be gone when its stall ends, which may never happen.
-                    facts.thread(tid)
+                # Now: it may be gone when its stall ends, which may never happen.
+                _look_up(spec, record, facts)
                 self.begun += number < self.source.counts
                 key = (number, *(record.get(name) for name in spec["key"]))
                 self._remember(key)
@@ -193,9 +195,7 @@ class Tally:
             device = last.get(spec.get("device")) if spec.get("device") else None
             self.counts[device] = self.counts.get(device, 0) + 1
             self.counted += 1
-        tid = _owner(spec, owner)
-        if tid is not None:
-            facts.thread(tid)
+        tid = _look_up(spec, owner, facts)
         if not (self.source.oracle or "").startswith("cpu.stat"):
             return
         if spec.get("cgroup_id"):
@@ -252,6 +252,14 @@ def _owner(spec: dict[str, Any], record: Record) -> int | None:
     if name == "common_pid" and record.interrupted:
         return None
     return tid if isinstance(tid, int) else None
+
+
+def _look_up(spec: dict[str, Any], record: Record, facts: Facts) -> int | None:
+    """The same, after it was reported."""
+    tid = _owner(spec, record)
+    if tid is not None:
+        facts.thread(tid)
+    return tid
 
 
 def _holds(spec: dict[str, Any], record: Record) -> bool:

@@ -106,6 +106,12 @@ def missed(page: bytes) -> int:
     return 0
 
 
+def used(page: bytes) -> int:
+    """How many bytes its records take."""
+    _, commit = _HEAD.unpack_from(page)
+    return int(commit & _LENGTH)
+
+
 def records(page: bytes, cpu: int, known: dict[int, Layout]) -> Iterator[Record]:
     """The records of a page, without those of events that are not in ``known``."""
     now, commit = _HEAD.unpack_from(page)

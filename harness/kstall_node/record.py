@@ -34,8 +34,9 @@ _READ = 2.0
 _TICK = 0.5
 _SETTLE = 0.2
 _MARK = "ftrace:print"
-#: Pages a second that are tallied for oracles; with more that is left to `kstall seal`.
-_TALLIED = 40
+#: Bytes a second that are tallied for oracles, as in 40 full pages; with more that is
+#: left to `kstall seal`.
+_TALLIED = 40 * pages.PAGE
 #: Of pages that are not tallied, every how many is read to know which event is busy.
 _SAMPLED = 64
 _RESERVE = 256 << 10
@@ -551,7 +552,7 @@ class Recorder:
         self._missed[cpu] = self._missed.get(cpu, 0) + missed
         count = len(chunk)
         data = b"".join(chunk)
-        self._busy += count
+        self._busy += sum(map(pages.used, chunk))
         tallied = self._busy <= _TALLIED
         sample = chunk if tallied else chunk[::_SAMPLED]
         read = [
@@ -597,8 +598,7 @@ class Recorder:
                 self.facts.thread(record.pid)
                 continue
             for tally in self.tallies.values():
-                if tally.complete:
-                    tally.take(record, self.facts)
+                tally.take(record, self.facts)
 
     def _refuse_disagreeing(self, early: Looks, late: Looks) -> None:
         """Replace each source that disagrees by the next source of its class."""
