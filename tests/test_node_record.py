@@ -472,6 +472,48 @@ def test_a_ring_keeps_the_newest(node: Node, tmp_path: Path) -> None:
     assert {one["verdict"] for one in facts(rec, "oracle")} <= {"unknown"}
 
 
+def test_a_group_that_is_made_again(node: Node, tmp_path: Path) -> None:
+    """Its counter begins anew, as that of a container that was started again."""
+    node.process(4000)
+    old = node.group("t", 500_000)
+    here = node.root / "sys/fs/cgroup/t"
+    when = time.monotonic_ns()
+
+    class Again(record.Recorder):
+        """Its group has the same path, and another number."""
+
+        def _loop(self) -> None:
+            here.rename(here.with_name("gone"))
+            self.new = node.group("t", 0)
+            shutil.rmtree(here.with_name("gone"))
+            node.throttled(0, *[(when + n * MS, 4000, MS // 2) for n in range(100)])
+            self._drain(0)
+            self._tally()
+            node.group("t", 50_000)
+
+    again = Again(Host(str(node.root)), record.Settings(tmp_path / "o", ["throttle"]))
+    assert again.run() == 0
+    rec = only(tmp_path / "o")
+    (oracle,) = facts(rec, "oracle")
+    assert old != again.new and oracle["scope"] == f"cgroup:{again.new}"
+    assert (oracle["ours"], oracle["verdict"]) == (50 * MS, "agrees")
+    assert [one["cgroup_id"] for one in facts(rec, "cgroup")] == [old, again.new]
+
+
+def test_what_is_gone_is_not_kept(node: Node) -> None:
+    node.group("t", 0)
+    node.process(4000, environ=b"RANK=0\0WORLD_SIZE=1\0", threads=2)
+    node.process(5000)
+    watched = Facts(Host(str(node.root)))
+    watched.scan()
+    watched.thread(5000)
+    assert len(watched._reported) == 4 and len(watched._groups) == 1
+    for path in (*node.root.glob("proc/[45]*"), node.root / "sys/fs/cgroup/t"):
+        shutil.rmtree(path)
+    watched.scan()
+    assert not watched._reported and not watched._groups
+
+
 # -- the older hierarchy --------------------------------------------------------------
 
 

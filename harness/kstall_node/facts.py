@@ -75,13 +75,12 @@ class Facts:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        #: (pid, starttime) -> the fact that was reported last.
-        self._reported: dict[tuple[int, int], Fact] = {}
+        #: By thread and by a cgroup's directory the fact that was reported last.
+        self._reported: dict[int, Fact] = {}
+        self._groups: dict[str, Fact] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
         #: For each rank the threads seen so far, and the cgroup of its first thread.
         self._threads: dict[tuple[int, int], tuple[set[str], int | None]] = {}
-        self._groups: dict[int, Fact] = {}
-        self._ids: dict[str, int | None] = {}
         #: thread -> its cgroup, None if that is not known.
         self.cgroup_of: dict[int, int | None] = {}
         self._new: list[Fact] = []
@@ -117,6 +116,17 @@ class Facts:
                 gone = {"kind": "gone", "pid": pid, "starttime": since, "t": now}
                 self._new.append(gone)
             self._threads.pop(key, None)
+        self._drop_gone()
+
+    def _drop_gone(self) -> None:
+        """Drop what is kept of threads and cgroups that are gone."""
+        alive = {name for names, _ in self._threads.values() for name in names}
+        for tid in [tid for tid in self._reported if str(tid) not in alive]:
+            if not self.host.path(f"/proc/{tid}").exists():
+                del self._reported[tid]
+        for path in list(self._groups):
+            if not self.host.path(path).exists():
+                del self._groups[path]
 
     def _scan_threads(self, pid: int, since: int, rank: Rank) -> None:
         """Report a rank's new threads; all of them if it has moved to another cgroup.
@@ -173,8 +183,8 @@ class Facts:
             **{"comm": comm, "cgroup_id": group},
             **rank._asdict(),
         }
-        if self._reported.get((tid, since)) != fact:
-            self._reported[tid, since] = fact
+        if self._reported.get(tid) != fact:
+            self._reported[tid] = fact
             self._new.append(fact)
 
     # -- cgroups ----------------------------------------------------------------------
@@ -198,13 +208,12 @@ class Facts:
         """The id of the cgroup in that directory; a new cgroup is reported."""
         if path is None:
             return None
-        if path not in self._ids:
-            try:
-                self._ids[path] = self.host.path(path).stat().st_ino
-            except OSError:
-                return None
-        number = self._ids[path]
-        if number is not None and report:
+        try:
+            # Each time: a container that is made again has the same path.
+            number = self.host.path(path).stat().st_ino
+        except OSError:
+            return None
+        if report:
             self._describe(path, number)
         return number
 
@@ -219,8 +228,8 @@ class Facts:
             **{"cpu_max": self.cpu_max(path)},
             "container": container[1] if container else None,
         }
-        if self._groups.get(number) != fact:
-            self._groups[number] = fact
+        if self._groups.get(path) != fact:
+            self._groups[path] = fact
             self._new.append(fact)
 
     def cpu_max(self, path: str) -> str | None:
