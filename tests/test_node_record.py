@@ -514,6 +514,28 @@ def test_what_is_gone_is_not_kept(node: Node) -> None:
     assert not watched._reported and not watched._groups
 
 
+def test_a_ring_loses_what_is_oldest(tmp_path: Path) -> None:
+    """Of all processors, not of the one that has most."""
+    node = Node(tmp_path, cpus=2)
+    when = time.monotonic_ns()
+    node.throttled(0, *[(when + n, 1, 1) for n in range(100)], each=1)
+    node.throttled(1, *[(when + n, 1, 1) for n in range(200)], each=1)
+
+    class Sealed(record.Recorder):
+        """That with fewer pages came first."""
+
+        def _loop(self) -> None:
+            for cpu in (0, 1):
+                self._drain(cpu)
+                self._segments[cpu].seal({})
+            self._keep_within()
+
+    settings = record.Settings(tmp_path / "o", ["throttle"], ring=True, max_mb=1)
+    assert Sealed(Host(str(node.root)), settings).run() == 0
+    (segment,) = recording.load(only(tmp_path / "o")).segments
+    assert segment.cpu == 1
+
+
 # -- the older hierarchy --------------------------------------------------------------
 
 

@@ -725,25 +725,21 @@ class Recorder:
         if self._older is None:
             return
         limit = self.settings.max_mb << 20
-        self._older.shrink(limit - sum(self._sizes().values()), _DROPS)
-        while True:
-            sizes = self._sizes()
-            if sum(sizes.values()) <= limit:
-                return
-            cpu = max(sizes, key=sizes.__getitem__)
+        self._older.shrink(limit - self._size, _DROPS)
+        while self._size > limit:
+            cpu = min(
+                (cpu for cpu, segments in self._segments.items() if segments.sealed),
+                key=lambda cpu: self._segments[cpu].oldest,
+            )
             until = self._segments[cpu].drop_oldest()
-            if until is None:
-                return
             for tally in self.tallies:
                 self._cut.add(tally)
             self._loss(cpu, self.began, until, "ring")
 
-    def _sizes(self) -> dict[int, int]:
-        """The bytes in sealed segments, by CPU."""
-        return {
-            cpu: sum(count for _, count, _ in segment.sealed) * pages.PAGE
-            for cpu, segment in self._segments.items()
-        }
+    @property
+    def _size(self) -> int:
+        """The bytes in sealed segments."""
+        return sum(segments.size for segments in self._segments.values())
 
     # -- facts ------------------------------------------------------------------------
 
@@ -860,13 +856,8 @@ class Recorder:
         self.facts.scan()
         self._write_facts()
         self._write_session(ended)
-        count = sum(
-            pages_
-            for segment in self._segments.values()
-            for _, pages_, _ in segment.sealed
-        )
         self.say(
-            f"{self.dir}: {count * pages.PAGE >> 10} KB of records; next, where you "
+            f"{self.dir}: {self._size >> 10} KB of records; next, where you "
             "analyse: kstall fleet pull, or copy it and run kstall seal"
         )
 

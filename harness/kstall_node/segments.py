@@ -33,6 +33,8 @@ class Segments:
         self._hash = hashlib.blake2b(digest_size=16)
         #: Sealed segments that were not deleted: (path, pages, when it was sealed).
         self.sealed: list[tuple[Path, int, int]] = []
+        #: The bytes in these.
+        self.size = 0
 
     def write(self, pages: bytes, now: float) -> None:
         """Append whole pages.  Raises `Full`; pages written whole are kept."""
@@ -111,6 +113,7 @@ class Segments:
         }
         files.replace(self._path.with_suffix(".json"), about)
         self.sealed.append((self._path, self._pages, time.monotonic_ns()))
+        self.size += self._pages * PAGE
         self._seq += 1
         self._first += self._pages
 
@@ -120,14 +123,15 @@ class Segments:
             os.close(self._handle)
             self._handle = None
 
-    def drop_oldest(self) -> int | None:
-        """Delete the oldest sealed segment; when it was sealed, None if there is none.
+    @property
+    def oldest(self) -> int:
+        """When the oldest sealed segment was sealed; all its records are older."""
+        return self.sealed[0][2]
 
-        All its records are older than that.
-        """
-        if not self.sealed:
-            return None
-        path, _, until = self.sealed.pop(0)
+    def drop_oldest(self) -> int:
+        """Delete the oldest sealed segment; when it was sealed."""
+        path, count, until = self.sealed.pop(0)
+        self.size -= count * PAGE
         for file in (path.with_suffix(".json"), path):
             try:
                 file.unlink()
