@@ -887,6 +887,8 @@ def test_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("environ", "rank"),
     [
         (b"RANK=1\0LOCAL_RANK=0\0WORLD_SIZE=4\0TORCHELASTIC_RUN_ID=j", ("j", 1, 0, 4)),
+        (b"RANK=1\0TORCHELASTIC_RUN_ID=none\0SLURM_JOB_ID=9", ("9", 1, None, None)),
+        (b"RANK=1\0TORCHELASTIC_RUN_ID=none", (None, 1, None, None)),
         (b"SLURM_PROCID=3\0SLURM_LOCALID=1\0SLURM_NTASKS=8\0SLURM_JOB_ID=9", "slurm"),
         (b"OMPI_COMM_WORLD_RANK=2\0OMPI_COMM_WORLD_SIZE=4", (None, 2, None, 4)),
         (b"RANK=9\0WORLD_SIZE=4", None),

@@ -29,6 +29,8 @@ _LAUNCHERS = (
     ),
     (("SLURM_JOB_ID",), ("SLURM_PROCID",), ("SLURM_LOCALID",), ("SLURM_NTASKS",)),
 )
+#: What torchrun without --rdzv-id calls each job.
+_UNNAMED = b"none"
 
 
 class Rank(NamedTuple):
@@ -53,7 +55,8 @@ def rank_of(environ: bytes) -> Rank:
     for jobs, *numbers in _LAUNCHERS:
         if not any(name in variables for name in numbers[0]):
             continue
-        job = next((variables[name] for name in jobs if variables.get(name)), None)
+        ids = (variables.get(name) for name in jobs)
+        job = next((job for job in ids if job and job != _UNNAMED), None)
         rank, local, world = (_number(variables, names) for names in numbers)
         if rank is None or (world is not None and not 0 <= rank < world):
             continue
