@@ -536,6 +536,28 @@ def test_a_ring_loses_what_is_oldest(tmp_path: Path) -> None:
     assert segment.cpu == 1
 
 
+def test_files_of_a_group_are_not_looked_at(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are dozens in each, and hundreds of groups."""
+    for name in ("a", "a/b", "c"):
+        node.group(name, 0)
+        for number in range(50):
+            node.write(f"sys/fs/cgroup/{name}/memory.{number}", "")
+    looked = []
+    stat = Path.stat
+
+    def counted(path: Path, **how: bool) -> os.stat_result:
+        looked.append(path)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", counted)
+    top = "/sys/fs/cgroup"
+    groups = {*Facts(Host(str(node.root))).groups()}
+    assert groups == {top, f"{top}/a", f"{top}/a/b", f"{top}/c"}
+    assert len(looked) < 5
+
+
 # -- the older hierarchy --------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -255,9 +256,14 @@ class Facts:
         while queue:
             path = queue.pop()
             yield path
-            here = self.host.path(path)
             try:
-                below = sorted(entry.name for entry in here.iterdir() if entry.is_dir())
+                # A cgroup has dozens of files: do not ask for each what it is.
+                with os.scandir(self.host.path(path)) as entries:
+                    below = sorted(
+                        entry.name
+                        for entry in entries
+                        if entry.is_dir(follow_symlinks=False)
+                    )
             except OSError:
                 continue
             queue += [f"{path}/{name}" for name in below]
