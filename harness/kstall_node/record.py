@@ -34,9 +34,9 @@ _READ = 2.0
 _TICK = 0.5
 _SETTLE = 0.2
 _MARK = "ftrace:print"
-#: Bytes a second that are tallied for oracles, as in 40 full pages; with more that is
-#: left to `kstall seal`.
-_TALLIED = 40 * pages.PAGE
+#: Bytes between two rounds that are tallied for oracles, as in 40 full pages a second;
+#: with more that is left to `kstall seal`.
+_TALLIED = int(_READ) * 40 * pages.PAGE
 #: Of pages that are not tallied, every how many is read to know which event is busy.
 _SAMPLED = 64
 _RESERVE = 256 << 10
@@ -94,7 +94,7 @@ class Recorder:
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
         self._rated: tuple[float, int] = (0.0, 0)
-        #: About how many records of each event were read since the last look.
+        #: About how many records of each event were read since the last round.
         self._kinds: dict[str, int] = {}
         #: The comparisons that were noted last, by provider and scope.
         self._noted: dict[tuple[str, str], Verdict] = {}
@@ -203,7 +203,7 @@ class Recorder:
         self._write_formats(*self.attached)
         for cpu in self.instance.cpus():
             self._raw[cpu] = self.instance.open_raw(cpu)
-            self._stats[cpu] = {}
+            self._stats[cpu] = self.instance.stats(cpu)
             self._segments[cpu] = Segments(self.dir / "segments", cpu, LIMIT)
         self.facts.scan()
         for oracle in self.oracles.values():
@@ -216,7 +216,7 @@ class Recorder:
         self._write_session(None)
         self._clock()
         self._write_facts()
-        self._rated = (time.monotonic(), 0)
+        self._rated = (time.monotonic(), self._written())
         for attached in self.attached:
             lost = (
                 f"; not known: {attached.source.lost}" if attached.source.lost else ""
@@ -415,7 +415,6 @@ class Recorder:
             now = time.monotonic()
             if now - looked >= 1:
                 looked = now
-                self._look_at_rate(now)
                 for cpu, segments in self._segments.items():
                     if segments.due(now):
                         segments.seal(self.instance.stats(cpu))
@@ -423,9 +422,11 @@ class Recorder:
             if read + _READ <= now < due:
                 read = now
                 self._round()
+                self._look_at_rate(now)
             if now >= due:
-                due = now + PERIOD
+                read, due = now, now + PERIOD
                 self._period()
+                self._look_at_rate(now)
 
     def _period(self) -> None:
         # The pages are read between the two readings of the oracles.
@@ -526,7 +527,8 @@ class Recorder:
         """Read all CPUs; everything before the time that is returned is now read."""
         until = time.monotonic_ns()
         for cpu in self._raw:
-            if self.instance.stats(cpu).get("entries", 1):
+            self._stats[cpu] = self.instance.stats(cpu)
+            if self._stats[cpu].get("entries", 1):
                 self._drain(cpu)
         self._tally(until)
         self._write_facts()
@@ -647,29 +649,27 @@ class Recorder:
         self._write_session(None)
 
     def _look_at_rate(self, now: float) -> None:
-        """Measure records a second; above --max-rate the busiest event is cut.
+        """Measure records a second, after a round; if too many, cut the busiest event.
 
         Marks do not count: they cannot be cut, and any user may write many.
         """
-        total = 0
-        for cpu in self._raw:
-            stats = self.instance.stats(cpu)
-            self._stats[cpu] = stats
-            total += sum(
-                stats.get(name, 0) for name in ("read", "entries", "overrun", "dropped")
-            )
-        then, before = self._rated
+        total, (then, before) = self._written(), self._rated
         self._rated = (now, total)
         rate = (total - before) / max(now - then, 0.001)
-        if before and rate > self.settings.max_rate:
-            for cpu in self._raw:
-                self._drain(cpu)
+        if rate > self.settings.max_rate:
             counted = sum(self._kinds.values())
             rate *= 1 - self._kinds.pop(_MARK, 0) / max(1, counted)
             if rate > self.settings.max_rate:
                 self._cut_busiest(int(rate))
         self._kinds.clear()
         self._busy = 0
+
+    def _written(self) -> int:
+        """How many records were written into the buffers, as of the last round."""
+        names = ("read", "entries", "overrun", "dropped")
+        return sum(
+            stats.get(name, 0) for stats in self._stats.values() for name in names
+        )
 
     def _cut_busiest(self, rate: int) -> None:
         """Raise the threshold of the busiest event; without a duration, suspend it."""
