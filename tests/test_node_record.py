@@ -343,6 +343,28 @@ def test_a_node_with_many_processors_is_not_busy(tmp_path: Path, *, full: bool) 
     assert 5000 in named and ({*range(4000, 4050)} <= named) is not full
 
 
+def test_a_little_is_not_noted_before_the_end(node: Node, tmp_path: Path) -> None:
+    """A stall that goes on at a reading is in neither sum, and then in one."""
+    node.process(4000)
+    node.group("t", 0)
+    node.throttled(0, (time.monotonic_ns(), 4000, 5 * MS))
+
+    class Looked(record.Recorder):
+        """It is looked at when the kernel has counted twice as much."""
+
+        def _loop(self) -> None:
+            self._drain(0)
+            self._segments[0].seal({})
+            node.group("t", 10_000)
+            self._period()
+            assert facts(self.dir, "complete") and not facts(self.dir, "oracle")
+
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Looked(Host(str(node.root)), settings).run() == 0
+    (one,) = facts(only(tmp_path / "o"), "oracle")
+    assert (one["verdict"], one["until"]) == ("disagrees", None)
+
+
 class Busy(record.Recorder):
     """At each look its buffer has counted a million records more, of the pages left."""
 
