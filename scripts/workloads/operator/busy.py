@@ -30,22 +30,18 @@ def enabled() -> list[str]:
 
 
 def main() -> None:
-    """Marks are records, too."""
+    """A thread that is throttled in each period makes twenty records a second."""
     node, out = sys.argv[1:]
     (TOP / "cgroup.subtree_control").write_text("+cpu")
     group: Path = TOP / "kstall-busy"
     group.mkdir()
-    words = ("record", "-o", out, "--class", "throttle", "--max-rate", "200")
+    words = ("record", "-o", out, "--class", "throttle", "--max-rate", "10")
     started = recorder(node, *words)
     say(what="before", events=enabled())
     (group / "cpu.max").write_text("20000 100000")
     pid = spin(group, 0)
-    time.sleep(3)
-    marker = os.open(INSTANCE / "trace_marker", os.O_WRONLY)
     until = time.monotonic() + 30
     while enabled() and time.monotonic() < until:
-        for step in range(200):
-            os.write(marker, b"kstall step=%d phase=enter rank=0\n" % step)
         time.sleep(0.1)
     at = time.monotonic_ns()
     say(what="suspended", events=enabled(), at=at)
@@ -53,7 +49,6 @@ def main() -> None:
     time.sleep(2)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    os.close(marker)
     started.send_signal(signal.SIGINT)
     _, errors = started.communicate(timeout=60)
     group.rmdir()
