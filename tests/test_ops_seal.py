@@ -82,6 +82,28 @@ def test_a_recording_that_grew_takes_the_place_of_what_was_sealed(
     assert stalls(made) == whole
 
 
+def test_of_a_ring_the_later_copy_counts_though_it_has_fewer_pages(
+    tmp_path: Path,
+) -> None:
+    """The limit is reached: what is deleted is now more and now less than what came."""
+    node, made = Node(ended=None, config={"ring": True}), tmp_path / "s.duckdb"
+    for at in range(60):
+        node.mark(BEGAN + at * SECOND, 1, at, "enter")
+    early = node.write(tmp_path / "early")
+    node.events = node.events[30:]
+    node.mark(BEGAN + 61 * SECOND, 1, 61, "enter")
+    node.fact("clock", t_mono=BEGAN + 60 * SECOND)
+    late = node.write(tmp_path / "late")
+    assert recording.load(late).pages < recording.load(early).pages
+    seal.seal([early, late], tmp_path / "both.duckdb")
+    seal.seal([early], made)
+    for _ in range(2):
+        seal.seal([late], made)
+        seal.seal([early], made)
+    assert dump(made) == dump(tmp_path / "both.duckdb")
+    assert len(dump(made)["mark"]) == 31
+
+
 def test_values_are_those_of_the_pages(tmp_path: Path) -> None:
     node = Node()
     node.proc(40, comm='a"b\n\x1b[31m', cgroup_id=2**64 - 1)

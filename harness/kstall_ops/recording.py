@@ -126,10 +126,13 @@ class Recording:
         return reasons
 
     @property
-    def extent(self) -> tuple[int, int, bool]:
-        """A key to compare copies of one recording: the one with more is larger."""
+    def extent(self) -> tuple[bool, int, int]:
+        """A key to compare copies of one recording: the later one is larger.
+
+        The recorder only adds facts; pages it also deletes, with --ring.
+        """
         ended = self.session.get("ended") is not None
-        return self.pages, len(self.facts), ended
+        return ended, len(self.facts), self.pages
 
 
 def load(dir: Path) -> Recording:

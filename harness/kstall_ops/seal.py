@@ -180,7 +180,7 @@ def _seal_all(
 
 
 def _newest(loaded: Sequence[Recording]) -> list[Recording]:
-    """Each recording once; of several copies the one with most pages."""
+    """Each recording once, and of several copies the latest."""
     best: dict[str, Recording] = {}
     for recording in loaded:
         if recording.sid not in best or best[recording.sid].extent < recording.extent:
@@ -188,10 +188,10 @@ def _newest(loaded: Sequence[Recording]) -> list[Recording]:
     return list(best.values())
 
 
-def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
+def _known(path: Path) -> dict[str, tuple[bool, int, int]]:
     with store.reading(path) as opened:
         rows = opened.execute(
-            "SELECT sid, pages, facts, ended IS NOT NULL FROM session"
+            "SELECT sid, ended IS NOT NULL, facts, pages FROM session"
         ).fetchall()
     return {sid: tuple(extent) for sid, *extent in rows}
 
