@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An agent as a node would run it: ``fake_agent.py DIR [HOW]``, on stdio.
 
-HOW: ok, many, old, stopped, killed, garbage, deep, escape, error, slow; AHEAD in the
-environment is what its clock is ahead of ours by, in ns.
+HOW: ok, many, rebooted, bootless, old, stopped, killed, garbage, deep, escape, error,
+slow; AHEAD in the environment is what its clock is ahead of ours by, in ns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,6 +19,14 @@ def say(**fields: object) -> None:
     """One line."""
     sys.stdout.buffer.write(json.dumps(fields).encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _boot(top: Path, how: str) -> str:
+    """The boot of what it has, or of a later one."""
+    for path in top.rglob("session.json") if how != "rebooted" else ():
+        with contextlib.suppress(ValueError):
+            return str(json.loads(path.read_text())["boot_id"])
+    return "later"
 
 
 def main() -> None:
@@ -38,7 +47,8 @@ def main() -> None:
                 sys.stdout.buffer.flush()
             if how == "deep":
                 print("[" * 60_000, flush=True)
-            say(op="hello", version=0 if how == "old" else 1, node="n")
+            boot = {} if how == "bootless" else {"boot_id": _boot(top, how)}
+            say(op="hello", version=0 if how == "old" else 1, node="n", **boot)
         elif request["op"] == "ping":
             say(op="pong", n=request["n"], mono=time.monotonic_ns() + ahead)
         elif request["op"] == "pull":

@@ -1084,6 +1084,7 @@ def test_the_agent_sends_what_is_sealed(node: Node, tmp_path: Path) -> None:
         answers.seek(0)
         hello, pong = (json.loads(answers.readline()) for _ in "12")
         assert (hello["node"], hello["version"], pong["n"]) == ("node7", 1, 4)
+        assert hello["boot_id"] == session["boot_id"]
         found = set()
         while (said := json.loads(answers.readline()))["op"] == "file":
             data = answers.read(said["size"])

@@ -140,6 +140,17 @@ def test_below_the_bound_of_the_clocks_is_unordered(tmp_path: Path) -> None:
     assert f"R{line[1:]}" in (tmp_path / "page.html").read_text()
 
 
+def test_pings_of_a_later_boot_order_nothing(tmp_path: Path) -> None:
+    """They are from before the recording began, by a clock that began anew."""
+    nodes = two_late(2 * MS)
+    for node in nodes:
+        for fact in node.facts:
+            if fact["kind"] == "clock":
+                fact["t_mono"] -= 2 * BEGAN
+    made = report(tmp_path, nodes)
+    assert "ping" not in {clock["method"] for clock in made.clocks}
+
+
 def test_what_clocks_tell_apart_is_ordered(tmp_path: Path) -> None:
     for late in verdict(report(tmp_path, two_late(1000))).stragglers:
         unordered = {step for one in late.unordered for step in one.steps}

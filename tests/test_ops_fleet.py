@@ -287,6 +287,25 @@ def test_clocks_that_differ(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("how", "count"), [("ok", 2), ("rebooted", 0), ("bootless", 0)]
+)
+def test_a_clock_is_compared_only_in_the_boot_of_the_recording(
+    tmp_path: Path, how: str, count: int
+) -> None:
+    """CLOCK_MONOTONIC begins anew with each boot, and tells nothing of the last one."""
+    write(tmp_path, Training(ranks=1))
+    made = tmp_path / "s.duckdb"
+    pulled = fleet.pull(["node0"], via(tmp_path, {"node0": how}), made)
+    (node,) = pulled.nodes
+    assert node.ok
+    assert ("older kstall-node does not name its boot" in node.outcome) is (
+        how == "bootless"
+    )
+    (row,) = store.query(made, "SELECT count(*) FROM clock WHERE method = 'ping'")[1]
+    assert row == (count,)
+
+
 def test_names_of_nodes(tmp_path: Path) -> None:
     assert fleet.expand("n[08-10,12],m,n08") == ["n08", "n09", "n10", "n12", "m"]
     assert fleet.expand("a[1-2].example.org") == ["a1.example.org", "a2.example.org"]

@@ -49,7 +49,9 @@ def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
     if content.get("op") == "ping":
         _reply(answers, op="pong", n=content.get("n"), mono=time.monotonic_ns())
     elif content.get("op") == "hello":
-        _reply(answers, op="hello", version=SPOKEN, node=host.node)
+        _reply(
+            answers, op="hello", version=SPOKEN, node=host.node, boot_id=host.boot_id
+        )
     elif content.get("op") == "pull":
         _pull(host, dir, answers)
     else:

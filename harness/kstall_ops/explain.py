@@ -331,8 +331,10 @@ def clocks_of(
         "SELECT sid, boot_id FROM session ORDER BY node, began"
     ).fetchall()
     rows = opened.execute(
+        # A ping from before the recording is of a later boot.
         'SELECT sid, t_mono, t_real, peer, "offset", bound, method FROM clock '
-        "WHERE t_mono IS NOT NULL"
+        "JOIN session USING (sid) WHERE t_mono IS NOT NULL "
+        "AND (method IS DISTINCT FROM 'ping' OR t_mono >= began)"
     ).fetchall()
     starts = starts or runs(opened)
     collectives = opened.execute(_COLLECTIVES, [starts.rows]).fetchall()

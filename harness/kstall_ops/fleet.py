@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from . import missing, recording, seal
-from .errors import OpsError, shown
+from .errors import NotARecording, OpsError, shown
 
 #: Version of the protocol, see docs/recording.md.
 VERSION = 1
@@ -204,7 +204,7 @@ def _pull_node(
     draft = Path(tempfile.mkdtemp(prefix=".pull-", dir=top))
     try:
         with _Agent(argv, limits) as agent:
-            count = _fetch(agent, draft)
+            came = _fetch(agent, draft)
         pulled = []
         for dir in sorted(path for path in draft.iterdir() if path.is_dir()):
             target = top / f"{node}.{dir.name}"
@@ -212,7 +212,7 @@ def _pull_node(
             pulled.append(dir.rename(target))
         if not pulled:
             return Node(node, False, "has no recording"), []
-        return Node(node, True, f"{len(pulled)} recordings, {count} bytes"), pulled
+        return Node(node, True, f"{len(pulled)} recordings, {came}"), pulled
     except AgentError as error:
         return Node(node, False, str(error)), []
     except OSError as error:
@@ -222,13 +222,15 @@ def _pull_node(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _fetch(agent: _Agent, draft: Path) -> int:
+def _fetch(agent: _Agent, draft: Path) -> str:
+    """Fetch all recordings into ``draft``; what came, as text."""
     answer = agent.ask({"op": "hello", "version": VERSION}, "hello")
     if answer.get("version") != VERSION:
         raise AgentError(
             f"its agent speaks version {shown(answer.get('version'))}, this kstall "
             f"{VERSION}; copy the kstall-node that came with it"
         )
+    boot = answer.get("boot_id")
     clock = [_ping(agent)]
     agent.send({"op": "pull"})
     total = 0
@@ -250,12 +252,24 @@ def _fetch(agent: _Agent, draft: Path) -> int:
                 file.write(piece)
         total += size
     clock.append(_ping(agent))
-    for dir in draft.iterdir():
+    # In an earlier boot the same time of this clock was another moment.
+    for dir in (dir for dir in draft.iterdir() if _is_of(dir, boot)):
         with (dir / recording.FACTS).open("ab") as file:
             for fact in clock:
                 # The newline ends a line that a killed recorder left torn.
                 file.write(b"\n" + json.dumps(fact).encode() + b"\n")
-    return total
+    text = f"{total} bytes"
+    if boot is None:
+        text += "; no pings, as its older kstall-node does not name its boot"
+    return text
+
+
+def _is_of(dir: Path, boot: object) -> bool:
+    """Whether a recording is of that boot; one that is damaged counts as of none."""
+    try:
+        return bool(recording.session_of(dir)["boot_id"] == boot)
+    except NotARecording:
+        return False
 
 
 def _ping(agent: _Agent) -> dict[str, Any]:
