@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,42 @@ def test_a_real_dump_names_who_was_late(real: Path, tmp_path: Path) -> None:
         "arrives when its host enqueues it, if its tensors are not on a GPU\n" in said
     )
     assert "no marks" not in said
+
+
+@pytest.mark.parametrize("first", ["recording", "dumps"])
+def test_two_that_write_one_store_at_once_lose_nothing(
+    real: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    first: str,
+) -> None:
+    """Each copies the store and replaces it, so the second has to wait."""
+    made = tmp_path / "s.duckdb"
+    seal.seal([real / "recording"], made)
+    rec = Node("other", "other").write(tmp_path / "rec")
+    writers: list[Callable[[], object]] = [
+        lambda: seal.seal([rec], made),
+        lambda: collective.add([real / "nccl_trace_rank_0"], made),
+    ]
+    if first == "dumps":
+        writers.reverse()
+    other = threading.Thread(target=writers[1])
+    copy = store.copy
+
+    def meanwhile(*args: Any, **more: Any) -> None:
+        copy(*args, **more)
+        if other.ident is None:
+            other.start()
+            while other.is_alive() and "kstall: waiting" not in capsys.readouterr().err:
+                time.sleep(0.01)
+
+    monkeypatch.setattr(store, "copy", meanwhile)
+    writers[0]()
+    other.join()
+    assert len(rows(made)) == 24
+    assert len(store.query(made, "FROM session")[1]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rec", "s.duckdb"]
 
 
 # -- with timing: by each device's own clock ------------------------------------------

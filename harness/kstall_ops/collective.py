@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from . import flight, missing, store
+from . import files, flight, missing, store
 from .errors import NotADump, shown
 from .flight import Collective, Dump
 from .recording import digest
@@ -90,6 +90,11 @@ def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
     Importing the same again changes nothing.  Raises `OpsError`.
     """
     store.check(path)
+    with files.locked(path):
+        return _add(dumps, path, job)
+
+
+def _add(dumps: Iterable[Path], path: Path, job: str | None) -> Imported:
     done = Imported()
     fresh: dict[int, Row] = {}
     by_remark: dict[str, list[int]] = {}

@@ -3,17 +3,65 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import duckdb
+
+from kstall.base import cache
 
 from .errors import OpsError, shown
 
 #: Position and value of the magic number of DuckDB's files.
 _MAGIC_AT, _MAGIC = 8, b"DUCK"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process changes ``path``, and keep others from that.
+
+    Who reads a file to replace it needs this: else a change in between is lost.
+    Raises `OpsError` if nothing can be written beside ``path``.
+    """
+    target = path.resolve()
+    lock = target.with_name(f".{target.name}.lock")
+    held = False
+    while not held:
+        try:
+            file = lock.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OpsError(f"{shown(path)}: {error.strerror}") from None
+        with file:
+            # Some network file systems refuse this lock.
+            with suppress(OSError):
+                _wait(file, path)
+            # Whoever held it has deleted it; another may have made it anew.
+            held = _is_at(file, lock)
+            if held:
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+
+
+def _wait(file: TextIO, path: Path) -> None:
+    """Lock ``file``, and say so if another process holds it."""
+    if not cache.locked_if_free(file):
+        text = f"waiting for another process that writes {shown(path)}"
+        print(f"kstall: {text}", file=sys.stderr)
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from typing import Any
 
 import duckdb
 
-from . import missing, schema, store
+from . import files, missing, schema, store
 from .decode import Decoder
 from .errors import NotARecording, OpsError
-from .missing import Damaged, Missing
+from .missing import Damaged, Missing, Pull
 from .recording import FACTS, SEGMENTS, SESSION, Recording, load
 from .rules import rules
 
@@ -97,6 +97,15 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
     loaded = _loaded(places, done)
     if not loaded and not done.left_out:
         raise OpsError("nothing to seal: no directories were given")
+    with files.locked(path):
+        _merge(loaded, pulled, path, done)
+    return done
+
+
+def _merge(
+    loaded: Sequence[Recording], pulled: Sequence[Pull], path: Path, done: Sealed
+) -> None:
+    """Put ``loaded`` into the store beside what it has, unless that is as new."""
     known = _known(path) if path.exists() else {}
     before = _missing(path) if path.exists() else []
     fresh, came = [], []
@@ -111,7 +120,7 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
         if not came:
             raise NothingSealed(done.left_out)
         if missing.after(before, came, done.left_out, pulled, sids) == before:
-            return done
+            return
     with store.writing(path) as database:
         if path.exists():
             replaced = {recording.sid for recording in fresh}
@@ -124,7 +133,6 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
         rows = missing.after(before, came, done.left_out, pulled, sids)
         missing.write(database, rows)
         _judge_oracles(database, sealed)
-    return done
 
 
 def _name(recording: Recording) -> str:
