@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -204,6 +205,15 @@ def seal_segment(path: Path, cpu: int) -> None:
         "blake2b": hashlib.blake2b(data, digest_size=16).hexdigest(),
     }
     path.with_suffix(".json").write_text(json.dumps(about))
+
+
+def restarted(node: Node, t: int) -> list[Node]:
+    """The recordings of two recorders, the second of which was started at ``t``."""
+    later = dataclasses.replace(node, began=t, facts=list(node.facts))
+    later.events = [event for event in node.events if event[0] >= t]
+    earlier = dataclasses.replace(node, ended=t - MS, facts=list(node.facts))
+    earlier.events = [event for event in node.events if event[0] < t - MS]
+    return [earlier, later]
 
 
 @dataclass

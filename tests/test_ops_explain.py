@@ -26,7 +26,7 @@ from kstall_ops import (
     straggler,
 )
 from kstall_ops.rules import rules
-from recordings import BEGAN, MS, SECOND, Node, Training, culprit
+from recordings import BEGAN, MS, SECOND, Node, Training, culprit, restarted
 
 
 def report(tmp_path: Path, nodes: list[Node]) -> explain.Report:
@@ -571,6 +571,41 @@ def test_each_reason_caps_what_it_should(
     # Said it is whether it caps or not, and who is late is known all the same.
     assert f"({reason})" in explain.as_text(made)
     assert late.steps == tuple(range(20, 40))
+
+
+@pytest.mark.parametrize(
+    ("fact", "cap"),
+    [
+        (None, None),
+        (
+            {"kind": "loss", "t0": BEGAN + 4 * SECOND, "n": 500_000, "reason": "x"},
+            "records were lost meanwhile (x)",
+        ),
+        (
+            {"kind": "loss", "t0": BEGAN, "reason": "threshold throttle 9 ns"},
+            "records were lost meanwhile (threshold throttle 9 ns)",
+        ),
+        (
+            {"kind": "oracle", "provider": "throttle/fprobe", "theirs": 1},
+            "its oracle disagrees with throttle/fprobe",
+        ),
+    ],
+)
+def test_what_is_wrong_after_the_recorder_was_started_again_caps(
+    tmp_path: Path, fact: dict[str, object] | None, cap: str | None
+) -> None:
+    nodes = [
+        half
+        for node in culprit().nodes()
+        for half in restarted(node, BEGAN + 2 * SECOND)
+    ]
+    if fact:
+        nodes[3].facts.append(fact)
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    (finding,) = late.findings
+    assert (late.rank, late.steps) == (1, tuple(range(20, 40)))
+    assert finding.level == ("coincides" if cap else "explains")
+    assert finding.caps == ((cap,) if cap else ())
 
 
 @pytest.mark.parametrize("level", ["explains", "coincides"])

@@ -441,15 +441,15 @@ def _finding(
     well = [at for at, share in shares.items() if share >= limits.coverage]
     touched = [at for at in late if at in overlap.mine or at in overlap.others]
     control = _control(job, rank, covered, limits)
-    first, last = job.steps[0].arrivals[rank], job.steps[-1].arrivals[rank]
-    assert first.since is not None
+    first = job.steps[0].arrivals[rank]
     caps = list(job.caps.get(rank, ()))
     if job.unseen:
         caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
+    spans = _spans(step.arrivals[rank] for step in job.steps)
     for provider in overlap.providers:
-        for cap in health.of(first.sid, provider, first.since, last.exit):
-            if cap not in caps:
-                caps.append(cap)
+        for sid, (begin, end) in spans.items():
+            caps += health.of(sid, provider, begin, end)
+    caps = list(dict.fromkeys(caps))
     missing = _missing(job, well, control, limits)
     level = "observed"
     if touched:
@@ -501,6 +501,19 @@ def _finding(
         doc=rule.doc,
         not_said=rule.not_said,
     )
+
+
+def _spans(arrivals: Iterable[Arrival]) -> dict[str, tuple[int, int]]:
+    """The begin of the first step and the end of the last in each session.
+
+    A recorder may have been started again meanwhile.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    for arrival in arrivals:
+        assert arrival.since is not None
+        begin, _ = spans.get(arrival.sid, (arrival.since, 0))
+        spans[arrival.sid] = begin, arrival.exit
+    return spans
 
 
 def _missing(
