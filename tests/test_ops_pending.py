@@ -14,7 +14,7 @@ from kstall_node.facts import Facts
 from kstall_node.host import Host
 from kstall_ops import cli, explain, page, pending, recording, seal, store
 from node_root import Node as FileNode
-from recordings import BEGAN, MS, SECOND, Node, Training
+from recordings import BEGAN, MS, SECOND, Node, Training, restarted
 from test_ops_explain import report
 
 END = BEGAN + 100 * SECOND
@@ -153,6 +153,41 @@ def test_one_whose_process_is_gone_is_named(tmp_path: Path) -> None:
     (absent,) = made.hung[0].absent
     assert absent.gone_ns == END - _last(nodes[1]) - SECOND
     assert "cause: its process ended" in explain.as_text(made)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_one_that_crashed_after_the_recorder_was_started_again(
+    tmp_path: Path, later: bool
+) -> None:
+    """Whether or not it had written a mark since: the other recorder saw it end."""
+    nodes = hanging()
+    crashed = _last(nodes[1])
+    again = crashed + (-SECOND if later else 2 * MS)
+    halves = [half for node in nodes for half in restarted(node, again)]
+    halves[3].fact("gone", pid=4000, starttime=1, t=crashed + SECOND)
+    made = report(tmp_path, halves)
+    (hung,) = made.hung
+    assert (hung.waiting, hung.unknown) == ((0, 2), ())
+    (absent,) = hung.absent
+    assert (absent.rank, absent.step, absent.phase) == (1, 29, "exit")
+    assert absent.gone_ns == END - crashed - SECOND
+    assert absent.text == "its process ended"
+
+
+def test_what_an_absent_one_is_in_began_before_the_recorder_did(
+    tmp_path: Path,
+) -> None:
+    """Its last mark is in one recording, and what it waits for in the next."""
+    nodes = hanging()
+    again = _last(nodes[1]) + 2 * MS
+    halves = [half for node in nodes for half in restarted(node, again)]
+    halves[3].event(again + SECOND, 0, 4000, "throttle_in", cgroup=77, task=4000)
+    halves[3].fact("loss", cpu=0, t0=again, t1=END, n=3, reason="overrun")
+    made = report(tmp_path, halves)
+    (absent,) = made.hung[0].absent
+    assert (absent.cls, absent.age_ns) == ("throttle", END - again + 2 * MS)
+    assert absent.coverage == (END - again - SECOND) / absent.age_ns
+    assert absent.caps == ("records were lost meanwhile (overrun)",)
 
 
 def test_a_recording_that_ends_too_early_blames_nobody(tmp_path: Path) -> None:

@@ -33,19 +33,27 @@ SELECT s.sid, s.class, coalesce(s.cause, ''), s.provider, s.tid, s.tgid, s.comm,
 FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
 WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
 """
-# Only the present start of a job: each start numbers its steps anew.
+# Only the present start of a job: each start numbers its steps anew.  A later recording
+# may have seen the process end.
 _LAST = """
 WITH numbered AS (
-    SELECT *, row_number() OVER (
+    SELECT m.*, s.boot_id, row_number() OVER (
         PARTITION BY sid, tid, job, rank, step, phase ORDER BY t) AS nth,
-        (SELECT max(ended) FROM proc p WHERE p.sid = m.sid AND p.pid = m.tgid
+        (SELECT max(p.ended) FROM proc p JOIN session o USING (sid)
+            WHERE o.boot_id = s.boot_id AND p.pid = m.tgid
             AND p.starttime <= m.t AND p.ended >= m.t) AS ended
-    FROM mark m WHERE rank IS NOT NULL
+    FROM mark m JOIN session s USING (sid) WHERE rank IS NOT NULL
 )
-SELECT coalesce(job, ''), rank, sid, tid, step, nth, phase, t, ended FROM numbered
+SELECT coalesce(job, ''), rank, sid, tid, step, nth, phase, t, ended, boot_id, tgid
+FROM numbered
 QUALIFY row_number() OVER (
     PARTITION BY coalesce(job, ''), rank ORDER BY ended IS NULL DESC, t DESC) = 1
 ORDER BY ALL
+"""
+# All recordings that knew a process, as its boot, number and start.
+_KNOWN = """
+SELECT DISTINCT boot_id, pid, starttime, sid FROM proc JOIN session USING (sid)
+WHERE pid = tgid AND starttime IS NOT NULL ORDER BY ALL
 """
 _OF_THREAD = """
 SELECT s.class, coalesce(s.cause, ''), s.t0, coalesce(s.t1, ?), s.t1 IS NULL,
@@ -119,6 +127,8 @@ class Hung:
 class _Last:
     rank: int
     sid: str
+    #: The recordings in which its process was there then, or is since.
+    sids: tuple[str, ...]
     tid: int
     step: int
     nth: int
@@ -196,11 +206,20 @@ def hung(
 ) -> list[Hung]:
     """Collectives in which a rank waited, far longer than a step, until the end."""
     marks: dict[str, list[_Last]] = {}
+    known: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    for boot, pid, starttime, sid in opened.execute(_KNOWN).fetchall():
+        known.setdefault((boot, pid), []).append((starttime, sid))
     for row in opened.execute(_LAST).fetchall():
-        job, rank, sid, tid, step, nth, phase, t, ended = row
-        end = until[sid]
+        job, rank, sid, tid, step, nth, phase, t, ended, boot, tgid = row
+        later = [
+            other
+            for starttime, other in known.get((boot, tgid), ())
+            if starttime <= t <= until[other]
+        ]
+        sids = tuple(dict.fromkeys([sid, *later]))
+        end = max(until[each] for each in sids)
         gone = None if ended is None else max(0, end - ended)
-        last = _Last(rank, sid, tid, step, nth, phase, t, end - t, gone)
+        last = _Last(rank, sid, sids, tid, step, nth, phase, t, end - t, gone)
         marks.setdefault(job, []).append(last)
     medians = {job.name: job.median for job in jobs}
     worlds = dict(
@@ -229,8 +248,7 @@ def hung(
                 waiting=tuple(last.rank for last in waiting),
                 waited_ns=waited,
                 absent=tuple(
-                    _absent(opened, last, until[last.sid], health, limits)
-                    for last in absent
+                    _absent(opened, last, until, health, limits) for last in absent
                 ),
                 unknown=tuple(last.rank for last in behind if last.age < limit),
                 silent=silent,
@@ -243,18 +261,21 @@ def hung(
 def _absent(
     opened: duckdb.DuckDBPyConnection,
     last: _Last,
-    until: int,
+    until: Mapping[str, int],
     health: Health,
     limits: Rules,
 ) -> Absent:
     """An absent rank, with the stalls of its thread since its last mark."""
     spans: dict[str, list[tuple[int, int]]] = {}
     newest: dict[str, tuple[Any, ...]] = {}
-    rows = opened.execute(_OF_THREAD, [until, last.sid, last.tid, until, last.t])
-    for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
-        spans.setdefault(cls, []).append((t0, t1))
-        newest[cls] = (cause, is_open, provider, device, group)
-    lost = {cls: union(span, last.t, until) for cls, span in spans.items()}
+    for sid in sorted(last.sids, key=until.__getitem__):
+        end = until[sid]
+        rows = opened.execute(_OF_THREAD, [end, sid, last.tid, end, last.t])
+        for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
+            spans.setdefault(cls, []).append((t0, t1))
+            newest[cls] = (cause, is_open, provider, device, group)
+    end = last.t + last.age
+    lost = {cls: union(span, last.t, end) for cls, span in spans.items()}
     cls = max(lost, key=lost.__getitem__, default=None)
     unrecorded = tuple(health.unrecorded.get(last.sid, ()))
     fields: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}
@@ -268,7 +289,13 @@ def _absent(
             "coverage": lost[cls] / last.age,
             "text": _filled(rule.say, lost[cls], cause, device, group)
             + ("; no end seen" if is_open else ""),
-            "caps": tuple(health.of(last.sid, provider, last.t, until)),
+            "caps": tuple(
+                dict.fromkeys(
+                    cap
+                    for sid in last.sids
+                    for cap in health.of(sid, provider, last.t, until[sid])
+                )
+            ),
             "fix": _filled(rule.fix, lost[cls], cause, device, group),
             "doc": rule.doc,
             "not_said": rule.not_said,
