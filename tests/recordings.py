@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kstall.ftrace import Member, event, parse_layout
+from kstall_node import catalogue
 from ringpages import entry, page, record
 
 MS = 1_000_000
@@ -55,6 +56,8 @@ FORMATS = {
     "ras/aer_event": format_text(
         "aer_event", 2004, [("__data_loc char[] dev_name", 4), ("int severity", 4)]
     ),
+    "rdma_core/qp_async_event": format_text("qp_async_event", 2005, [("int event", 4)]),
+    "rdma_core/cq_wc_error": format_text("cq_wc_error", 2006, [("u32 status", 4)]),
 }
 PROVIDERS: list[dict[str, Any]] = [
     {
@@ -84,6 +87,24 @@ PROVIDERS: list[dict[str, Any]] = [
         "cause": {"field": "severity", "values": {"0": "correctable", "1": "fatal"}},
     },
 ]
+#: For a node that records RDMA, too.
+RDMA: list[dict[str, Any]] = [
+    {
+        "provider": "rdma_core:cq_async_event+qp_async_event",
+        "class": "rdma",
+        "end": "rdma_core:qp_async_event",
+        "tid": None,
+        "cause": {"field": "event", "values": catalogue._IB_EVENT},
+    },
+    {
+        "provider": "rdma_core:cq_async_event+cq_wc_error",
+        "class": "rdma",
+        "end": "rdma_core:cq_wc_error",
+        "tid": None,
+        "value1": "status",
+        "cause": "completion with an error",
+    },
+]
 
 
 def layouts() -> dict[str, event.Layout]:
@@ -107,6 +128,7 @@ class Node:
         default_factory=list
     )
     facts: list[dict[str, Any]] = field(default_factory=list)
+    providers: list[dict[str, Any]] = field(default_factory=lambda: list(PROVIDERS))
     #: Classes of which there is no provider, and why.
     refused: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -145,7 +167,9 @@ class Node:
             **{"format": 1, "node": self.name, "boot_id": self.boot_id},
             **{"kernel": "7.3.4", "instance": "kstall", "began": self.began},
             **{"ended": self.ended, "page_size": 4096, "config": self.config},
-            "providers": [one for one in PROVIDERS if one["class"] not in self.refused],
+            "providers": [
+                one for one in self.providers if one["class"] not in self.refused
+            ],
             "refused": [
                 {"provider": f"{cls}/x", "class": cls, "why": why}
                 for cls, why in self.refused.items()

@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kstall.ftrace import Member
 from kstall_ops import (
     align,
     chains,
@@ -26,7 +27,7 @@ from kstall_ops import (
     straggler,
 )
 from kstall_ops.rules import rules
-from recordings import BEGAN, MS, SECOND, Node, Training, culprit, restarted
+from recordings import BEGAN, MS, RDMA, SECOND, Node, Training, culprit, restarted
 
 
 def report(tmp_path: Path, nodes: list[Node]) -> explain.Report:
@@ -512,6 +513,34 @@ def test_a_fatal_error_is_said_on_one_occurrence(
     text = explain.as_text(made)
     assert text.count(r"[high] aer on node1: fatal errors from 01:00.0\x1b") == said
     assert len(explain.as_json(made)["incidents"]) == said
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "said"),
+    [
+        ("qp_async_event", {"event": 0}, "completion queue error"),
+        ("qp_async_event", {"event": 1}, "queue pair fatal"),
+        ("qp_async_event", {"event": 3}, "queue pair access error"),
+        ("cq_wc_error", {"status": 12}, "completion with an error"),
+        # A connection comes or goes.
+        ("qp_async_event", {"event": 4}, None),
+        ("qp_async_event", {"event": 5}, None),
+        ("qp_async_event", {"event": 6}, None),
+        ("qp_async_event", {"event": 16}, None),
+        ("qp_async_event", {"event": 99}, None),
+        ("cq_wc_error", {"status": 5}, None),
+    ],
+)
+def test_only_failures_of_queues_are_said_on_one_occurrence(
+    tmp_path: Path, event: str, fields: dict[str, Member], said: str | None
+) -> None:
+    node = Node(providers=RDMA)
+    node.event(BEGAN + MS, 0, 9, event, **fields)
+    made = report(tmp_path, [node])
+    assert [incident.cause for incident in made.incidents] == ([said] if said else [])
+    text = f"a completion queue or queue pair failed ({said})"
+    assert (text in explain.as_text(made)) is bool(said)
+    assert len(made.lost) == 1
 
 
 # -- doubts -------------------------------------------------------------------------

@@ -31,6 +31,11 @@ _I64 = (1 << 63) - 1
 _INTERRUPT = 0x08 | 0x10 | 0x40
 
 
+#: A completion with IB_WC_WR_FLUSH_ERR of the kernel, and a better word for it.
+_FLUSHED = ("completion with an error", 5)
+_FLUSH = "completion flushed"
+
+
 @dataclass(frozen=True)
 class Provider:
     """How records of one kind become stalls, by names of their members.
@@ -293,6 +298,8 @@ class Decoder:
             member = getattr(provider, name)
             value = _number(event, member) if member else None
             row[name] = value
+        if (row["cause"], row["value1"]) == _FLUSHED:
+            row["cause"] = _FLUSH
         for name in ("join_key", "device", "comm"):
             member = getattr(provider, name)
             text = _value(event, member) if member else None
