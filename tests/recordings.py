@@ -87,6 +87,10 @@ PROVIDERS: list[dict[str, Any]] = [
         "cause": {"field": "severity", "values": {"0": "correctable", "1": "fatal"}},
     },
 ]
+#: As where the kernel does not tell which thread was throttled.
+QUEUES: dict[str, Any] = PROVIDERS[0] | {
+    **{"provider": "throttle/queues", "key": ["task"], "tid": None}
+}
 #: For a node that records RDMA, too.
 RDMA: list[dict[str, Any]] = [
     {

@@ -27,7 +27,17 @@ from kstall_ops import (
     straggler,
 )
 from kstall_ops.rules import rules
-from recordings import BEGAN, MS, RDMA, SECOND, Node, Training, culprit, restarted
+from recordings import (
+    BEGAN,
+    MS,
+    QUEUES,
+    RDMA,
+    SECOND,
+    Node,
+    Training,
+    culprit,
+    restarted,
+)
 
 
 def report(tmp_path: Path, nodes: list[Node]) -> explain.Report:
@@ -497,6 +507,43 @@ def test_messages_of_a_device_never_explain(tmp_path: Path) -> None:
     (finding,) = late.findings
     assert (finding.cls, finding.level) == ("aer", "coincides")
     assert "01:00.0" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/pod-7/train", True),
+        ("/pod-7", True),
+        ("/", True),
+        ("/pod-7/train/worker", False),
+        ("/pod-70", False),
+        ("/dcgm-exporter", False),
+        # It may be gone already, so that it is not known.
+        (None, False),
+    ],
+)
+def test_a_quota_without_a_thread_concerns_ranks_below_its_group(
+    tmp_path: Path, path: str | None, said: bool
+) -> None:
+    nodes = culprit().nodes()
+    nodes[1].providers = [QUEUES]
+    group = 77 if path == "/pod-7/train" else 5
+    nodes[1].events = [
+        (*event[:4], {**event[4], "cgroup": group}) if "task" in event[4] else event
+        for event in nodes[1].events
+    ]
+    if path and group != 77:
+        nodes[1].fact("cgroup", cgroup_id=5, path=path)
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    text = f"on its node, {path} lost 1600.0 ms to its CPU quota"
+    assert [finding.text for finding in late.findings] == ([text] if said else [])
+    assert (
+        "COINCIDES: at that time, on a thread of that rank, or"
+        in (explain.as_text(made))
+    ) is said
+    # Whose it was is in the table of lost time in any case.
+    assert [lost.n for lost in made.lost] == [20]
 
 
 @pytest.mark.parametrize(("severity", "said"), [(0, 0), (1, 1)])

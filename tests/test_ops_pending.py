@@ -14,7 +14,7 @@ from kstall_node.facts import Facts
 from kstall_node.host import Host
 from kstall_ops import cli, explain, page, pending, recording, seal, store
 from node_root import Node as FileNode
-from recordings import BEGAN, MS, SECOND, Node, Training, restarted
+from recordings import BEGAN, MS, QUEUES, SECOND, Node, Training, restarted
 from test_ops_explain import report
 
 END = BEGAN + 100 * SECOND
@@ -266,6 +266,14 @@ def test_an_end_that_may_not_have_been_seen(
     assert one.doubts == ((doubt,) if doubt else ())
     assert one.lasted_ns == 99 * SECOND
     assert ("or its end was not seen" in explain.as_text(made)) is bool(doubt)
+
+
+def test_what_is_open_without_a_thread_is_of_the_node(tmp_path: Path) -> None:
+    node = Node(providers=[QUEUES])
+    node.fact("cgroup", cgroup_id=5, path="/pod")
+    node.event(BEGAN + SECOND, 0, 40, "throttle_in", cgroup=5, task=40)
+    (one,) = report(tmp_path, [node]).open
+    assert one.text == "on its node, /pod lost 99000.0 ms to its CPU quota"
 
 
 def test_what_had_only_begun_is_not_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 - observed: there are records of the stall.
 - coincides: a stall overlaps a window in which the rank was late, on one of its
-  threads.
+  threads, or on its node if it is not known whose thread it was.
 - explains: the stalls are on the very thread that arrived late, before it arrived, and
   cover most of the lateness in several late steps; steps without them were not late.
 """
@@ -42,6 +42,14 @@ FROM windows w JOIN stall s ON s.sid = w.sid
 WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
     AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
 ORDER BY w.rank, w.step, s.t0, s.id
+"""
+# The groups of each process, and those above them, whose quota it is under as well.
+_GROUPS = """
+WITH own AS (SELECT DISTINCT sid, tgid, cgroup_id FROM proc WHERE cgroup_id IS NOT NULL)
+SELECT sid, tgid, cgroup_id FROM own
+UNION SELECT own.sid, own.tgid, above.cgroup_id
+FROM own JOIN cgroup below USING (sid, cgroup_id) JOIN cgroup above ON
+    above.sid = own.sid AND starts_with(below.path, rtrim(above.path, '/') || '/')
 """
 #: Losses of a single provider, which the recorder names in the reason.
 _CUT = re.compile(r"(?:threshold|suspended|refused) (\S+)")
@@ -177,7 +185,10 @@ def _concerns(reason: str, provider: str) -> bool:
 
 @dataclass
 class Overlap:
-    """The stalls of one class in the windows of one rank, by step."""
+    """The stalls of one class in the windows of one rank, by step.
+
+    ``threads`` is whether the thread of any of them is known.
+    """
 
     mine: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     others: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -186,6 +197,7 @@ class Overlap:
     groups: dict[int, int] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     providers: dict[str, None] = field(default_factory=dict)
+    threads: bool = False
 
 
 def judge(
@@ -243,8 +255,11 @@ def overlaps_of(
     """By rank and class, the stalls that overlap the time between its collectives.
 
     That includes stalls of its node without a thread: a message from a device may
-    concern any rank.
+    concern any rank, and the quota of a group those in it.
     """
+    groups: dict[tuple[str, int], set[int]] = {}
+    for sid, tgid, group in opened.execute(_GROUPS).fetchall():
+        groups.setdefault((sid, tgid), set()).add(group)
     windows = [
         _window(step.arrivals[rank], at, before=job.limit)
         for rank in ranks
@@ -253,8 +268,12 @@ def overlaps_of(
     overlaps: dict[int, dict[str, Overlap]] = {rank: {} for rank in ranks}
     for row in opened.execute(_OVERLAPS, [windows]).fetchall():
         rank, at, cls, cause, group, device, mine, joined, t0, t1, id_, provider = row
-        since = job.steps[at].arrivals[rank].since
+        arrival = job.steps[at].arrivals[rank]
+        since = arrival.since
         assert since is not None
+        mine_or_above = groups.get((arrival.sid, arrival.tgid), {group})
+        if not (mine or joined or group is None or group in mine_or_above):
+            continue
         # If a stall ended just before the thread left the last collective, the stall
         # may have kept it there, or it may have waited for others anyway.
         outside = t1 <= since
@@ -265,6 +284,7 @@ def overlaps_of(
         (overlap.mine if own else overlap.others).setdefault(at, []).append((t0, t1))
         overlap.ids[id_] = None
         overlap.providers[provider] = None
+        overlap.threads |= mine or joined
         lasted = max(0, t1 - t0) + 1
         if mine or not joined:
             overlap.causes[cause] = overlap.causes.get(cause, 0) + lasted
@@ -461,9 +481,13 @@ def _finding(
         explained = [min(covered[at], job.steps[at].lateness(rank)) for at in well]
         impact = statistics.fmean(explained) / job.median
     lost = sum(covered.values())
+    away = sum(
+        covered_of(job.steps[at], rank, intervals)
+        for at, intervals in overlap.others.items()
+    )
     cause = max(overlap.causes, key=overlap.causes.__getitem__, default="")
     names = {
-        "ms": f"{lost / 1e6:.1f}",
+        "ms": f"{(lost if overlap.threads else away) / 1e6:.1f}",
         "cause": shown(cause) or "cause unknown",
         "n": str(len(overlap.ids)),
         "device": _most(overlap.devices) or "a device",
@@ -496,7 +520,7 @@ def _finding(
         else (),
         evidence=tuple(list(overlap.ids)[:5]),
         steps=tuple(job.steps[at].number for at in well),
-        text=filled(rule.say, names),
+        text=filled(rule.say if overlap.threads else rule.say_node, names),
         fix=filled(rule.fix, names),
         doc=rule.doc,
         not_said=rule.not_said,

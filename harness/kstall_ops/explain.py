@@ -827,7 +827,8 @@ def meanings(report: Report, limits: Rules) -> list[tuple[str, str]]:
         "explains": "on the late thread itself, before it arrived, and steps without "
         "it are less late; p is how likely that is by chance; [warn] from "
         f"{limits.warn:.0%} of a median step on, [high] from {limits.high:.0%}",
-        "coincides": "at that time, on a thread of that rank; it may not be the reason",
+        "coincides": "at that time, on a thread of that rank, or on its node if the "
+        "thread is not known; it may not be the reason",
         "observed": "it was recorded; nothing ties it to who was late",
     }
     return [(level, text) for level, text in texts.items() if level in levels]

@@ -177,7 +177,10 @@ def stalls(
                 device=device,
                 lasted_ns=lasted,
                 doubts=tuple(doubts),
-                text=_filled(rule.say, lasted, cause, device, group),
+                text=_filled(
+                    rule.say_node if tid is None else rule.say,
+                    *(lasted, cause, device, group),
+                ),
                 doc=rule.doc,
             )
         )

@@ -16,6 +16,8 @@ class Class:
     """Texts of claims about one class: claim, remedy, and what is not claimed."""
 
     say: str
+    #: The claim where it is not known which thread it was.
+    say_node: str
     fix: str
     doc: str
     not_said: str
@@ -60,6 +62,7 @@ def rules() -> Rules:
         classes={
             name: Class(
                 say=entry["say"],
+                say_node=entry.get("say-node", entry["say"]),
                 fix=entry["fix"],
                 doc=entry["doc"],
                 not_said=entry["not-said"],
