@@ -684,15 +684,34 @@ def test_what_is_wrong_after_the_recorder_was_started_again_caps(
     assert finding.caps == ((cap,) if cap else ())
 
 
-@pytest.mark.parametrize("level", ["explains", "coincides"])
+@pytest.mark.parametrize(
+    ("until", "late_steps", "control", "cap"),
+    [
+        (SECOND // 2, 20, 39, None),
+        # Among the late steps: what was before tells nothing of the cause.
+        (3 * SECOND, 20, 20, None),
+        (5 * SECOND, 9, 20, None),
+        (6 * SECOND, 3, 20, "in 3 late steps, 8 are needed"),
+        # No late step is left, so that all count.
+        (8 * SECOND, 20, 39, "records were lost meanwhile (ring)"),
+    ],
+)
 def test_old_segments_that_made_room_cap_what_was_before(
-    tmp_path: Path, level: str
+    tmp_path: Path, until: int, late_steps: int, control: int, cap: str | None
 ) -> None:
     nodes = culprit().nodes()
-    until = BEGAN + (SECOND // 2 if level == "explains" else 3 * SECOND)
-    nodes[1].fact("loss", cpu=0, t0=BEGAN, t1=until, n=None, reason="ring")
-    (late,) = verdict(report(tmp_path, nodes)).stragglers
-    assert late.findings[0].level == level
+    nodes[1].fact("loss", cpu=3, t0=BEGAN, t1=BEGAN + until, n=None, reason="ring")
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    (finding,) = late.findings
+    assert finding.level == ("coincides" if cap else "explains")
+    assert (cap or "") in " ".join(finding.caps) and bool(finding.caps) is bool(cap)
+    assert late.steps == tuple(range(20, 40)) and finding.late == late_steps
+    assert finding.control and finding.control.steps_without == control
+    said = "rank 1: in 19 of 59 steps the cause is not known: --ring had deleted"
+    assert (f"  ! {said} records of that time" in explain.as_text(made)) is (
+        until == 3 * SECOND
+    )
 
 
 def test_a_killed_recorder_caps(tmp_path: Path) -> None:

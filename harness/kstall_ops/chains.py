@@ -170,6 +170,27 @@ class Health:
         caps += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
         return caps
 
+    def whole(self, job: Job, rank: int) -> list[int]:
+        """Positions of the steps of which ``--ring`` has not deleted any records."""
+        deleted: dict[str, dict[int, int]] = {}
+        for sid in {step.arrivals[rank].sid for step in job.steps}:
+            # There may be many, but all from the begin of the recording.
+            spans = deleted.setdefault(sid, {})
+            for t0, t1, reason in self.losses.get(sid, ()):
+                if reason == "ring":
+                    spans[t0] = max(t1, spans.get(t0, t1))
+        return [
+            at
+            for at, step in enumerate(job.steps)
+            if not _overlaps(step.arrivals[rank], deleted[step.arrivals[rank].sid])
+        ]
+
+
+def _overlaps(arrival: Arrival, spans: Mapping[int, int]) -> bool:
+    assert arrival.since is not None
+    since, end = arrival.since, arrival.exit
+    return any(t0 < end and t1 > since for t0, t1 in spans.items())
+
 
 def _is_of(provider: str, source: str) -> bool:
     """Whether a provider belongs to ``source``, by its name."""
@@ -245,6 +266,11 @@ def judge(
         explained = straggler.explained and not verdict.slowed
         if often or explained or job.run(rank) < level:
             verdict.stragglers.append(straggler)
+            if deleted := len(job.steps) - len(health.whole(job, rank)):
+                job.remarks.append(
+                    f"rank {rank}: in {deleted} of {len(job.steps)} steps the cause is "
+                    "not known: --ring had deleted records of that time"
+                )
     verdict.stragglers.sort(key=lambda straggler: -straggler.lateness_ns)
     return verdict
 
@@ -356,6 +382,20 @@ def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> i
     return union(intervals, arrival.since, arrival.enter)
 
 
+def _covered(
+    job: Job,
+    rank: int,
+    steps: Iterable[int],
+    intervals: Mapping[int, Sequence[tuple[int, int]]],
+) -> dict[int, int]:
+    """`covered_of` by position, for those ``steps`` that have intervals."""
+    return {
+        at: covered_of(job.steps[at], rank, intervals[at])
+        for at in steps
+        if at in intervals
+    }
+
+
 def _all_may_be_slowed(
     opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules
 ) -> bool:
@@ -402,14 +442,14 @@ def _slowed(
 
 
 def _control(
-    job: Job, rank: int, covered: Mapping[int, int], limits: Rules
+    job: Job, rank: int, steps: Sequence[int], covered: Mapping[int, int], limits: Rules
 ) -> Control | None:
     """Compare steps in which the cause was long enough to be late with the others.
 
     How a step is labelled depends on the cause alone, not on how late the step was.
     """
-    late = [step.lateness(rank) for step in job.steps]
-    labels = [covered.get(at, 0) >= job.limit for at in range(len(job.steps))]
+    late = [job.steps[at].lateness(rank) for at in steps]
+    labels = [covered.get(at, 0) >= job.limit for at in steps]
     inside = [value for value, label in zip(late, labels, strict=True) if label]
     outside = [value for value, label in zip(late, labels, strict=True) if not label]
     if not inside:
@@ -446,26 +486,23 @@ def _finding(
     limits: Rules,
 ) -> Finding:
     rule = limits.classes[cls]
-    late = [
-        at
-        for at, step in enumerate(job.steps)
-        if step.last == rank and step.lateness(rank) >= job.limit
-    ]
-    covered = {
-        at: covered_of(job.steps[at], rank, intervals)
-        for at, intervals in overlap.mine.items()
-    }
+    late, steps = job.late_at(rank), health.whole(job, rank)
+    if set(late) & set(steps):
+        late = sorted(set(late) & set(steps))
+    else:
+        steps = list(range(len(job.steps)))
+    covered = _covered(job, rank, steps, overlap.mine)
     shares = {
         at: min(1.0, covered.get(at, 0) / job.steps[at].lateness(rank)) for at in late
     }
     well = [at for at, share in shares.items() if share >= limits.coverage]
     touched = [at for at in late if at in overlap.mine or at in overlap.others]
-    control = _control(job, rank, covered, limits)
+    control = _control(job, rank, steps, covered, limits)
     first = job.steps[0].arrivals[rank]
     caps = list(job.caps.get(rank, ()))
     if job.unseen:
         caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
-    spans = _spans(step.arrivals[rank] for step in job.steps)
+    spans = _spans(job.steps[at].arrivals[rank] for at in steps)
     for provider in overlap.providers:
         for sid, (begin, end) in spans.items():
             caps += health.of(sid, provider, begin, end)
@@ -481,10 +518,7 @@ def _finding(
         explained = [min(covered[at], job.steps[at].lateness(rank)) for at in well]
         impact = statistics.fmean(explained) / job.median
     lost = sum(covered.values())
-    away = sum(
-        covered_of(job.steps[at], rank, intervals)
-        for at, intervals in overlap.others.items()
-    )
+    away = sum(_covered(job, rank, steps, overlap.others).values())
     cause = max(overlap.causes, key=overlap.causes.__getitem__, default="")
     names = {
         "ms": f"{(lost if overlap.threads else away) / 1e6:.1f}",

@@ -155,9 +155,13 @@ class Job:
 
     def late(self, rank: int) -> list[Step]:
         """The steps in which this rank was last, by the limit or more."""
+        return [self.steps[at] for at in self.late_at(rank)]
+
+    def late_at(self, rank: int) -> list[int]:
+        """As `late`, but their positions."""
         return [
-            step
-            for step in self.steps
+            at
+            for at, step in enumerate(self.steps)
             if step.last == rank and step.lateness(rank) >= self.limit
         ]
 
