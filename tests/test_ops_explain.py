@@ -201,7 +201,7 @@ def again(
     """Recordings of two starts on the same nodes, of which clocks are ``ahead``."""
     made = []
     for job, later in ((first, 0), (second, gap)):
-        for node, real in zip(job.nodes(), ahead, strict=True):
+        for node, real in zip(job.nodes(), ahead, strict=False):
             node.events = [(e[0] + later, *e[1:]) for e in node.events]
             node.began += later
             node.ended = node.began + 60 * SECOND
@@ -241,6 +241,17 @@ def test_a_job_that_was_started_again_is_two(
     starts = [one["start"] for one in explain.as_json(made)["jobs"]]
     assert all(start.startswith("start ") for start in starts)
     assert explain.report(tmp_path / "s.duckdb", "train").verdicts == made.verdicts
+
+
+def test_a_job_may_be_started_again_with_fewer_ranks(tmp_path: Path) -> None:
+    """A node was taken out, so that each start has its own number of ranks."""
+    nodes = again(Training(ranks=4), culprit(), 500 * SECOND, [REAL, REAL, REAL, REAL])
+    whole, fewer = report(tmp_path, nodes).verdicts
+    assert (whole.job.ranks, whole.job.world) == ((0, 1, 2, 3), 4)
+    assert (fewer.job.ranks, fewer.job.world, fewer.job.silent) == ((0, 1, 2), 3, 0)
+    assert whole.job.remarks == fewer.job.remarks == []
+    (late,) = fewer.stragglers
+    assert (late.rank, late.explained) == (1, True)
 
 
 def test_of_one_start_a_node_has_no_recording(tmp_path: Path) -> None:

@@ -232,6 +232,20 @@ def test_a_job_that_was_started_again_is_the_newer_one(tmp_path: Path) -> None:
     assert (hung.step, hung.waiting) == (5, (0, 2))
 
 
+def test_a_job_that_was_started_again_with_fewer_ranks(tmp_path: Path) -> None:
+    """Nobody waits for the rank that only the start before had."""
+    nodes = hanging(step=5)
+    for rank in range(4):
+        node = nodes[rank % 3]
+        pid = 3000 + rank
+        node.fact("gone", pid=pid, starttime=1, t=BEGAN + 900 * MS)
+        node.proc(pid, job="train", rank=rank, world=4)
+        node.mark(BEGAN + 800 * MS, pid, 500, "enter")
+    (hung,) = report(tmp_path, nodes).hung
+    assert (hung.step, hung.waiting, hung.silent) == (5, (0, 2), 0)
+    assert [absent.rank for absent in hung.absent] == [1]
+
+
 # -- open stalls --------------------------------------------------------------------
 
 

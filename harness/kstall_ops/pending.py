@@ -17,6 +17,7 @@ from . import missing
 from .chains import Health, filled, without
 from .errors import shown
 from .rules import Rules
+from .runs import Worlds
 from .straggler import Job, union
 
 _UNTIL = """
@@ -137,6 +138,8 @@ class _Last:
     age: int
     #: For how long its process has been gone.
     gone: int | None
+    #: How many ranks its start of the job has; None if that is not known.
+    world: int | None
 
     @property
     def place(self) -> tuple[int, int, bool]:
@@ -212,6 +215,7 @@ def hung(
     known: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for boot, pid, starttime, sid in opened.execute(_KNOWN).fetchall():
         known.setdefault((boot, pid), []).append((starttime, sid))
+    worlds = Worlds(opened)
     for row in opened.execute(_LAST).fetchall():
         job, rank, sid, tid, step, nth, phase, t, ended, boot, tgid = row
         later = [
@@ -222,18 +226,18 @@ def hung(
         sids = tuple(dict.fromkeys([sid, *later]))
         end = max(until[each] for each in sids)
         gone = None if ended is None else max(0, end - ended)
-        last = _Last(rank, sid, sids, tid, step, nth, phase, t, end - t, gone)
+        world = worlds.of(sid, tgid, t)
+        last = _Last(rank, sid, sids, tid, step, nth, phase, t, end - t, gone, world)
         marks.setdefault(job, []).append(last)
     medians = {job.name: job.median for job in jobs}
-    worlds = dict(
-        opened.execute(
-            "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
-        ).fetchall()
-    )
     hung = []
-    for job, lasts in marks.items():
+    for job, each in marks.items():
         limit = max(limits.open_min_ns, int(limits.hung_steps * medians.get(job, 0)))
-        silent = max(0, (worlds.get(job) or 0) - len(lasts))
+        present = [last for last in each if last.gone is None] or each
+        size = max((last.world or 0 for last in present), default=0) or None
+        # An earlier start may have had more ranks.
+        lasts = [last for last in each if size is None or last.rank < size]
+        silent = max(0, (size or 0) - len(lasts))
         if len(lasts) + silent < 2:
             continue
         front = max(last.place for last in lasts)
@@ -255,7 +259,7 @@ def hung(
                 ),
                 unknown=tuple(last.rank for last in behind if last.age < limit),
                 silent=silent,
-                unseen=missing.unseen(health.missing, worlds.get(job), len(lasts)),
+                unseen=missing.unseen(health.missing, size, len(lasts)),
             )
         )
     return hung

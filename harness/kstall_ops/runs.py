@@ -56,6 +56,30 @@ class Thread(NamedTuple):
         return self.begin + (self.ahead or 0), self.end + (self.ahead or 0)
 
 
+class Worlds:
+    """How many ranks a job has, by the environment of each of its processes.
+
+    Another start of the job may have another number.
+    """
+
+    def __init__(self, opened: duckdb.DuckDBPyConnection) -> None:
+        self._known: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for sid, pid, starttime, world in opened.execute(
+            "SELECT sid, pid, coalesce(starttime, 0), world FROM proc "
+            "WHERE pid = tgid AND world IS NOT NULL ORDER BY ALL"
+        ).fetchall():
+            self._known.setdefault((sid, pid), []).append((starttime, world))
+
+    def of(self, sid: str, pid: int, t: int) -> int | None:
+        """The number for the process that had this ``pid`` at ``t``, if it is known."""
+        worlds = [
+            world
+            for starttime, world in self._known.get((sid, pid), ())
+            if starttime <= t
+        ]
+        return worlds[-1] if worlds else None
+
+
 class Runs(NamedTuple):
     """The rows for `TABLE`, and the names of starts of jobs that have several."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from .rules import Rules
-from .runs import TABLE, Runs, runs
+from .runs import TABLE, Runs, Worlds, runs
 
 _PARTS = 12
 _MARKS = f"""
@@ -190,14 +190,17 @@ def jobs(
         job, run, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
         arrival = Arrival(rank, sid, tid, tgid, since, enter, left, released)
         groups.setdefault((job, run), {}).setdefault((step, nth), []).append(arrival)
-    worlds = dict(
-        opened.execute(
-            "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
-        ).fetchall()
-    )
+    worlds = Worlds(opened)
     jobs: list[Job] = []
     for (name, run), steps in sorted(groups.items()):
-        job = _job(name, steps, worlds.get(name), limits)
+        processes = {
+            (arrival.sid, arrival.tgid): arrival.enter
+            for arrivals in steps.values()
+            for arrival in arrivals
+        }
+        known = [worlds.of(*process, t) for process, t in processes.items()]
+        world = max(filter(None, known), default=None)
+        job = _job(name, steps, world, limits)
         if name in starts.names:
             job.start = starts.names[name][run]
         jobs.append(job)
