@@ -755,6 +755,47 @@ def test_a_tenth_dropped_in_silence_is_seen_by_the_oracle(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("oracle", "compared"),
+    [
+        (None, False),
+        ({"provider": "throttle/fprobe", "theirs": None}, False),
+        ({"provider": "throttle/fprob", "theirs": 1600 * MS}, False),
+        ({"provider": "throttle/fprobe", "theirs": 1600 * MS}, True),
+    ],
+)
+def test_what_no_oracle_has_seen_is_said_with_the_claim(
+    tmp_path: Path, oracle: dict[str, object] | None, compared: bool
+) -> None:
+    nodes = culprit().nodes()
+    if oracle:
+        nodes[1].fact("oracle", scope="all", metric="sum_ns", **oracle)
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    (finding,) = late.findings
+    assert finding.level == "explains"
+    assert finding.uncompared == (() if compared else ("throttle/fprobe",))
+    said = "not compared with an oracle: throttle/fprobe"
+    assert (f"      {said}\n" in explain.as_text(made)) is not compared
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert ("not compared with an oracle" in text) is not compared
+
+
+def test_of_two_recordings_one_was_not_compared(tmp_path: Path) -> None:
+    """The second goes on, so that its recorder has not compared anything yet."""
+    nodes = [
+        half
+        for node in culprit().nodes()
+        for half in restarted(node, BEGAN + 5 * SECOND)
+    ]
+    lost = sum(event[3] == "throttle_out" for event in nodes[2].events) * 80 * MS
+    oracle = {"provider": "throttle/fprobe", "scope": "all", "metric": "sum_ns"}
+    nodes[2].fact("oracle", **oracle, theirs=lost)
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    assert late.findings[0].uncompared == ("throttle/fprobe",)
+
+
 # -- mutants: what a mistake in a recorder or in here would make of the data ----------
 
 

@@ -60,6 +60,7 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     assert (absent.rank, absent.node, absent.tid) == (1, "node1", 4000)
     assert (absent.step, absent.phase, absent.gone_ns) == (29, "exit", None)
     assert absent.cls == "throttle" and absent.caps == ()
+    assert absent.uncompared == ("throttle/fprobe",)
     assert absent.coverage == (END - began) / absent.age_ns > 0.99
     (stall,) = made.open
     assert (stall.cls, stall.tid, stall.comm) == ("throttle", 4000, "python3")
@@ -70,6 +71,7 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     assert "before that no rank was late" in said
     assert "COINCIDES [high] throttle: the thread lost " in said
     assert "no end seen, 100% of that time" in said
+    assert "      not compared with an oracle: throttle/fprobe\n" in said
     assert "raise cpu.max" in said
     told = json.loads(json.dumps(explain.as_json(made), default=str))
     assert told["hung"][0]["absent"][0]["rank"] == 1

@@ -89,6 +89,8 @@ class Finding:
     covered: int
     control: Control | None
     caps: tuple[str, ...]
+    #: Its providers that no oracle was compared with.
+    uncompared: tuple[str, ...]
     evidence: tuple[int, ...]
     #: The steps it covers, as numbers.
     steps: tuple[int, ...]
@@ -156,6 +158,8 @@ class Health:
     unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Recordings that should be in the store, but are not.
     missing: Sequence[Missing] = ()
+    #: By session, the providers of which an oracle has a verdict.
+    compared: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
         """Why claims from ``provider`` between two times cannot be `explains`."""
@@ -169,6 +173,19 @@ class Health:
         }
         caps += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
         return caps
+
+    def uncompared(self, sources: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+        """The providers among (session, provider) that were not compared there."""
+        names = {
+            provider: None
+            for sid, provider in sources
+            # An oracle also counts what further providers of that name see.
+            if not any(
+                f"{provider}+".startswith(f"{name}+")
+                for name in self.compared.get(sid, ())
+            )
+        }
+        return tuple(sorted(names))
 
     def whole(self, job: Job, rank: int) -> list[int]:
         """Positions of the steps of which ``--ring`` has not deleted any records."""
@@ -217,7 +234,8 @@ class Overlap:
     causes: dict[str, int] = field(default_factory=dict)
     groups: dict[int, int] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
-    providers: dict[str, None] = field(default_factory=dict)
+    #: (session, provider)
+    sources: dict[tuple[str, str], None] = field(default_factory=dict)
     threads: bool = False
 
 
@@ -309,7 +327,7 @@ def overlaps_of(
         own = mine and joined and not outside
         (overlap.mine if own else overlap.others).setdefault(at, []).append((t0, t1))
         overlap.ids[id_] = None
-        overlap.providers[provider] = None
+        overlap.sources[arrival.sid, provider] = None
         overlap.threads |= mine or joined
         lasted = max(0, t1 - t0) + 1
         if mine or not joined:
@@ -503,7 +521,7 @@ def _finding(
     if job.unseen:
         caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
     spans = _spans(job.steps[at].arrivals[rank] for at in steps)
-    for provider in overlap.providers:
+    for provider in dict.fromkeys(provider for _, provider in overlap.sources):
         for sid, (begin, end) in spans.items():
             caps += health.of(sid, provider, begin, end)
     caps = list(dict.fromkeys(caps))
@@ -552,6 +570,7 @@ def _finding(
         caps=tuple(caps if level == "coincides" and not missing else [*missing, *caps])
         if level != "explains"
         else (),
+        uncompared=health.uncompared(overlap.sources),
         evidence=tuple(list(overlap.ids)[:5]),
         steps=tuple(job.steps[at].number for at in well),
         text=filled(rule.say if overlap.threads else rule.say_node, names),

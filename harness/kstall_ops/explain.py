@@ -204,10 +204,14 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     for sid, loss in missing.losses(gone, boots):
         losses.setdefault(sid, []).append(loss)
     refused: dict[str, set[str]] = {}
-    for sid, provider in opened.execute(
-        "SELECT sid, provider FROM oracle WHERE verdict = 'disagrees'"
+    compared: dict[str, set[str]] = {}
+    for sid, provider, verdict in opened.execute(
+        "SELECT DISTINCT sid, provider, verdict FROM oracle "
+        "WHERE verdict IN ('agrees', 'disagrees')"
     ).fetchall():
-        refused.setdefault(sid, set()).add(provider)
+        compared.setdefault(sid, set()).add(provider)
+        if verdict == "disagrees":
+            refused.setdefault(sid, set()).add(provider)
     remarks = [
         f"{shown(nodes[sid])}: {text}: no claim on it is more than `coincides`"
         for sid, texts in sorted(caps.items())
@@ -220,6 +224,7 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         nodes=nodes,
         unrecorded=_unrecorded(opened),
         missing=gone,
+        compared={sid: frozenset(providers) for sid, providers in compared.items()},
     )
     return health, [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
 
@@ -449,6 +454,12 @@ def elsewhere(late: chains.Straggler) -> str | None:
     return text + chains.without(late.unrecorded)
 
 
+def uncompared(claim: chains.Finding | Absent) -> list[str]:
+    """The text on providers of a claim that no oracle was compared with."""
+    names = ", ".join(map(shown, claim.uncompared))
+    return [f"not compared with an oracle: {names}"] if names else []
+
+
 def unordered(late: chains.Straggler) -> list[str]:
     """A line for each rank that may have been last instead."""
     lines = []
@@ -671,7 +682,7 @@ def _hung_text(hang: Hung) -> list[str]:
             f"    COINCIDES [high] {absent.cls}: {absent.text}, "
             f"{absent.coverage:.0%} of that time"
         )
-        lines += [f"      {cap}" for cap in absent.caps]
+        lines += [f"      {text}" for text in (*absent.caps, *uncompared(absent))]
         lines += [f"      fix: {absent.fix}", f"      see: {absent.doc}"]
         lines.append(f"      this does not say: {absent.not_said}")
     if len(hang.absent) > 20:
@@ -847,6 +858,7 @@ def _finding_text(finding: chains.Finding, coverage: float) -> list[str]:
             f"{c.steps_without} without, p = {c.p:.4f}"
         )
     lines += [f"      not more, as {cap}" for cap in finding.caps]
+    lines += [f"      {text}" for text in uncompared(finding)]
     if finding.level == "explains" or finding.severity == "high":
         lines.append(f"      fix: {finding.fix}")
         lines.append(f"      see: {finding.doc}")

@@ -96,7 +96,8 @@ def _hung(hang: Hung) -> str:
         if absent.cls is None:
             parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
             continue
-        entries = [("", cap) for cap in absent.caps]
+        texts = (*absent.caps, *explain.uncompared(absent))
+        entries = [("", text) for text in texts]
         entries += [("fix", absent.fix), ("see", absent.doc)]
         entries.append(("does not say", absent.not_said))
         parts.append(
@@ -206,6 +207,7 @@ def _finding(finding: Finding) -> str:
             )
         )
     entries += [("not more, as", cap) for cap in finding.caps]
+    entries += [("", text) for text in explain.uncompared(finding)]
     if finding.level == "explains" or finding.severity == "high":
         entries += [("fix", finding.fix), ("see", finding.doc)]
     entries.append(("does not say", finding.not_said))

@@ -102,6 +102,8 @@ class Absent:
     cls: str | None = None
     coverage: float = 0.0
     caps: tuple[str, ...] = ()
+    #: Its providers that no oracle was compared with.
+    uncompared: tuple[str, ...] = ()
     fix: str = ""
     doc: str = ""
     not_said: str = ""
@@ -280,7 +282,7 @@ def _absent(
         rows = opened.execute(_OF_THREAD, [end, sid, last.tid, end, last.t])
         for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
             spans.setdefault(cls, []).append((t0, t1))
-            newest[cls] = (cause, is_open, provider, device, group)
+            newest[cls] = (cause, is_open, sid, provider, device, group)
     end = last.t + last.age
     lost = {cls: union(span, last.t, end) for cls, span in spans.items()}
     cls = max(lost, key=lost.__getitem__, default=None)
@@ -289,7 +291,7 @@ def _absent(
     if last.gone is not None:
         fields = {"text": "its process ended"}
     elif cls is not None:
-        cause, is_open, provider, device, group = newest[cls]
+        cause, is_open, sid, provider, device, group = newest[cls]
         rule = limits.classes[cls]
         fields = {
             "cls": cls,
@@ -299,10 +301,11 @@ def _absent(
             "caps": tuple(
                 dict.fromkeys(
                     cap
-                    for sid in last.sids
-                    for cap in health.of(sid, provider, last.t, until[sid])
+                    for each in last.sids
+                    for cap in health.of(each, provider, last.t, until[each])
                 )
             ),
+            "uncompared": health.uncompared([(sid, provider)]),
             "fix": _filled(rule.fix, lost[cls], cause, device, group),
             "doc": rule.doc,
             "not_said": rule.not_said,
