@@ -306,6 +306,17 @@ def test_a_clock_is_compared_only_in_the_boot_of_the_recording(
     assert row == (count,)
 
 
+def test_a_torn_last_fact_is_no_damage(tmp_path: Path) -> None:
+    """As a full disk leaves it."""
+    write(tmp_path, Training(ranks=1))
+    with (tmp_path / "rec/node0/facts.jsonl").open("a") as file:
+        file.write('{"kind": "clo')
+    made = tmp_path / "s.duckdb"
+    assert fleet.pull(["node0"], via(tmp_path, {"node0": "ok"}), made).status == 0
+    (row,) = store.query(made, "SELECT count(*) FROM clock WHERE method = 'ping'")[1]
+    assert row == (2,)
+
+
 def test_names_of_nodes(tmp_path: Path) -> None:
     assert fleet.expand("n[08-10,12],m,n08") == ["n08", "n09", "n10", "n12", "m"]
     assert fleet.expand("a[1-2].example.org") == ["a1.example.org", "a2.example.org"]

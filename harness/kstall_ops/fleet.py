@@ -254,10 +254,12 @@ def _fetch(agent: _Agent, draft: Path) -> str:
     clock.append(_ping(agent))
     # In an earlier boot the same time of this clock was another moment.
     for dir in (dir for dir in draft.iterdir() if _is_of(dir, boot)):
-        with (dir / recording.FACTS).open("ab") as file:
+        with (dir / recording.FACTS).open("a+b") as file:
+            # Only a last line may be torn, as a full disk leaves it.
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
             for fact in clock:
-                # The newline ends a line that a killed recorder left torn.
-                file.write(b"\n" + json.dumps(fact).encode() + b"\n")
+                file.write(json.dumps(fact).encode() + b"\n")
     text = f"{total} bytes"
     if boot is None:
         text += "; no pings, as its older kstall-node does not name its boot"
