@@ -340,6 +340,20 @@ def test_up_to_when_a_recording_without_an_end_is_whole(
     assert rows == [(loaded.complete, None, "recorder gone")]
 
 
+@pytest.mark.parametrize(("deleted", "known"), [(2, True), (1, False)])
+def test_of_an_idle_cpu_a_ring_may_have_deleted_all(
+    tmp_path: Path, deleted: int, known: bool
+) -> None:
+    """Its segments are the oldest; one that is neither here nor deleted is missing."""
+    node = Node(ended=None, config={"ring": True})
+    node.throttle(BEGAN + MS, BEGAN + 5 * MS, 40)
+    for _ in range(deleted):
+        node.fact("loss", cpu=7, t0=BEGAN, t1=BEGAN + MS, n=None, reason="ring")
+    node.fact("complete", until=BEGAN + SECOND, segments={"0": 1, "7": 2})
+    loaded = recording.load(node.write(tmp_path / "rec"))
+    assert loaded.complete == (BEGAN + SECOND if known else None)
+
+
 def test_what_was_before_is_not_capped_by_an_end_that_is_missing(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ of a killed recorder is not damaged; what it lacks counts as a loss.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import itertools
 import json
@@ -79,9 +80,14 @@ class Recording:
     def complete(self) -> int | None:
         """Up to when a recording without an end is complete, by its recorder's notes.
 
-        A note counts only if its segments are here: they may have been sealed after a
-        collector had listed the files.
+        A note counts only if its segments are here, or --ring has deleted them: they
+        may have been sealed after a collector had listed the files.
         """
+        deleted = collections.Counter(
+            str(fact.get("cpu"))
+            for fact in self.facts
+            if fact["kind"] == "loss" and fact.get("reason") == "ring"
+        )
         newest: dict[str, int] = {}
         for segment in self.segments:
             if segment.sealed:
@@ -93,7 +99,8 @@ class Recording:
             if fact["kind"] != "complete" or not isinstance(until, int):
                 continue
             if isinstance(after, dict) and all(
-                isinstance(number, int) and number <= newest.get(cpu, -1) + 1
+                isinstance(number, int)
+                and number <= max(newest.get(cpu, -1) + 1, deleted[cpu])
                 for cpu, number in after.items()
             ):
                 return until
