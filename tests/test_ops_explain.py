@@ -484,6 +484,38 @@ def test_steps_without_the_cause_are_as_late(tmp_path: Path) -> None:
     assert "steps without it are" in " ".join(finding.caps)
 
 
+def test_of_very_many_steps_some_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test takes as long for a day of steps as for an hour, and says so."""
+    few = dataclasses.replace(rules(), drawn=15)
+    monkeypatch.setattr(explain, "rules", lambda: few)
+    made = report(tmp_path, culprit().nodes())
+    again = explain.report(tmp_path / "s.duckdb")
+    assert explain.as_text(made) == explain.as_text(again)
+    (finding,) = verdict(made).stragglers[0].findings
+    control = finding.control
+    assert control and (control.drawn, finding.level) == (15, "explains")
+    assert (control.steps_with, control.steps_without) == (20, 39)
+    text = "in the 39 without, p = 0.0001 (for 15 of each, drawn at random)"
+    assert text in explain.as_text(made)
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "p.html")
+    assert "(for 15 of each, drawn at random)" in (tmp_path / "p.html").read_text()
+
+
+def test_steps_that_are_drawn_tell_no_cause_from_noise(tmp_path: Path) -> None:
+    few = dataclasses.replace(rules(), drawn=100)
+    chooser = random.Random(7)
+    some = [chooser.randrange(1000) for _ in range(200)]
+    many = [chooser.randrange(1000) for _ in range(900)]
+    p, drawn = chains._permuted(some, many, few)
+    assert (drawn, p > 0.01) == (100, True)
+    p, drawn = chains._permuted([number + 500 for number in some], many, few)
+    assert (drawn, p < 0.01) == (100, True)
+    # One side is as small as that: all are compared.
+    assert chains._permuted(some[:100], many, few)[1] is None
+
+
 @pytest.mark.parametrize(("count", "level"), [(7, None), (8, "explains")])
 def test_how_often_before_anything_is_said(
     tmp_path: Path, count: int, level: str | None

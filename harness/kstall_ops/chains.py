@@ -64,6 +64,8 @@ class Control:
     steps_with: int
     steps_without: int
     p: float
+    #: How many of each were drawn for ``p``; None if all were compared.
+    drawn: int | None = None
 
 
 @dataclass(frozen=True)
@@ -475,23 +477,39 @@ def _control(
     if not outside:
         lasted = int(statistics.median(inside))
         return Control(lasted, 0, len(inside), 0, 1.0)
-    seen = sum(inside)
-    # Seeded, so that the same store always gives the same answer.
-    chooser = random.Random(len(late))  # noqa: S311
-    size = min(len(inside), len(outside))
-    whole = sum(late)
-    bar = seen if size == len(inside) else whole - seen
-    hits = 0
-    for _ in range(limits.permutations):
-        drawn = sum(chooser.sample(late, size))
-        hits += drawn >= bar if size == len(inside) else drawn <= bar
+    p, drawn = _permuted(inside, outside, limits)
     return Control(
         with_ns=int(statistics.median(inside)),
         without_ns=int(statistics.median(outside)),
         steps_with=len(inside),
         steps_without=len(outside),
-        p=(hits + 1) / (limits.permutations + 1),
+        p=p,
+        drawn=drawn,
     )
+
+
+def _permuted(
+    inside: Sequence[int], outside: Sequence[int], limits: Rules
+) -> tuple[float, int | None]:
+    """How likely it is by chance that ``inside`` is so much more; `Control.drawn`.
+
+    Seeded, so that the same store always gives the same answer.
+    """
+    chooser = random.Random(len(inside) + len(outside))  # noqa: S311
+    # A permutation takes as long as the smaller side is large.
+    many = min(len(inside), len(outside)) > limits.drawn
+    if many:
+        inside = chooser.sample(inside, limits.drawn)
+        outside = chooser.sample(outside, limits.drawn)
+    size = min(len(inside), len(outside))
+    bar = sum(inside) if size == len(inside) else sum(outside)
+    both = [*inside, *outside]
+    hits = 0
+    for _ in range(limits.permutations):
+        total = sum(chooser.sample(both, size))
+        hits += total >= bar if size == len(inside) else total <= bar
+    p = (hits + 1) / (limits.permutations + 1)
+    return p, limits.drawn if many else None
 
 
 def _finding(

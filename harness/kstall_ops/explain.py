@@ -823,6 +823,14 @@ def evidence(finding: chains.Finding, coverage: float) -> str:
     return f"{text}; {finding.n} record{'s' * (finding.n != 1)}"
 
 
+def likelihood(control: chains.Control) -> str:
+    """The p of a control as text, and of how many steps it is."""
+    text = f"p = {control.p:.4f}"
+    if control.drawn is not None:
+        text += f" (for {control.drawn} of each, drawn at random)"
+    return text
+
+
 def meanings(report: Report, limits: Rules) -> list[tuple[str, str]]:
     """The meaning of each level that the report uses, for readers new to kstall."""
     findings = [
@@ -855,7 +863,7 @@ def _finding_text(finding: chains.Finding, coverage: float) -> list[str]:
         lines.append(
             f"      control: median lateness {c.with_ns / 1e6:.1f} ms in the "
             f"{c.steps_with} steps with it, {c.without_ns / 1e6:.1f} ms in the "
-            f"{c.steps_without} without, p = {c.p:.4f}"
+            f"{c.steps_without} without, {likelihood(c)}"
         )
     lines += [f"      not more, as {cap}" for cap in finding.caps]
     lines += [f"      {text}" for text in uncompared(finding)]

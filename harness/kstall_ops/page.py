@@ -203,7 +203,7 @@ def _finding(finding: Finding) -> str:
                 "control",
                 f"median lateness {c.with_ns / 1e6:.1f} ms in {c.steps_with} steps "
                 f"with it, {c.without_ns / 1e6:.1f} ms in {c.steps_without} without, "
-                f"p = {c.p:.4f}",
+                f"{explain.likelihood(c)}",
             )
         )
     entries += [("not more, as", cap) for cap in finding.caps]

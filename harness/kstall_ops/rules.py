@@ -42,6 +42,7 @@ class Rules:
     coverage: float
     p: float
     permutations: int
+    drawn: int
     warn: float
     high: float
     slowed: float
