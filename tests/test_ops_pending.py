@@ -354,6 +354,27 @@ def test_of_an_idle_cpu_a_ring_may_have_deleted_all(
     assert loaded.complete == (BEGAN + SECOND if known else None)
 
 
+def test_of_notes_of_completeness_only_the_last_are_kept(tmp_path: Path) -> None:
+    """The last one, and the last whose segments are here; each names all CPUs."""
+    node = Node(ended=None)
+    node.throttle(BEGAN + MS, BEGAN + 5 * MS, 40)
+    for minute in range(60):
+        here = {"0": 1, "1": 0}
+        away = {"0": minute, "1": minute}
+        until = BEGAN + minute * SECOND
+        node.fact("complete", until=until, segments=here if minute < 40 else away)
+    loaded = recording.load(node.write(tmp_path / "rec"))
+    kept = [fact["until"] for fact in loaded.facts if "until" in fact]
+    assert kept == [BEGAN + 39 * SECOND, BEGAN + 59 * SECOND]
+    assert loaded.complete == BEGAN + 39 * SECOND
+    # Copies are compared by how many facts they have.
+    assert len(loaded.facts) == 60
+    session = json.loads((tmp_path / "rec/session.json").read_text())
+    (tmp_path / "rec/session.json").write_text(json.dumps(session | {"ended": until}))
+    gaps = recording.load(tmp_path / "rec").gaps
+    assert gaps == [recording.Gap(0, 1, 59), recording.Gap(1, 1, 59)]
+
+
 def test_what_was_before_is_not_capped_by_an_end_that_is_missing(
     tmp_path: Path,
 ) -> None:

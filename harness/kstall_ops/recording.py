@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ FORMAT = 1
 SESSION, FACTS, FORMATS, SEGMENTS = "session.json", "facts.jsonl", "formats", "segments"
 _SEGMENT = re.compile(r"cpu(\d{1,4})-(\d{1,9})\.pages")
 _CPU = re.compile(r"\d{1,4}")
+#: In place of a note that a later one supersedes: the number of facts stays the same.
+_SUPERSEDED: Mapping[str, Any] = {"kind": "complete"}
 _EVENT = re.compile(r"[\w-]{1,100}")
 
 
@@ -83,27 +85,10 @@ class Recording:
         A note counts only if its segments are here, or --ring has deleted them: they
         may have been sealed after a collector had listed the files.
         """
-        deleted = collections.Counter(
-            str(fact.get("cpu"))
-            for fact in self.facts
-            if fact["kind"] == "loss" and fact.get("reason") == "ring"
-        )
-        newest: dict[str, int] = {}
-        for segment in self.segments:
-            if segment.sealed:
-                newest[str(segment.cpu)] = max(
-                    segment.seq, newest.get(str(segment.cpu), 0)
-                )
+        reached = _reached(self.segments, self.facts)
         for fact in reversed(self.facts):
-            until, after = fact.get("until"), fact.get("segments")
-            if fact["kind"] != "complete" or not isinstance(until, int):
-                continue
-            if isinstance(after, dict) and all(
-                isinstance(number, int)
-                and number <= max(newest.get(cpu, -1) + 1, deleted[cpu])
-                for cpu, number in after.items()
-            ):
-                return until
+            if fact["kind"] == "complete" and _is_covered(fact, reached):
+                return int(fact["until"])
         return None
 
     @property
@@ -146,8 +131,10 @@ def load(dir: Path) -> Recording:
     """Read ``dir``.  Raises `NotARecording`."""
     session = session_of(dir)
     remarks: list[str] = []
-    facts = list(_facts(dir, remarks))
     segments = _segments(dir, remarks)
+    # What --ring deletes is noted later than the note that names it.
+    reached = _reached(segments, _facts(dir, []))
+    facts = _with_last_notes(_facts(dir, remarks), reached)
     gaps = _gaps(session, facts, segments)
     remarks += [
         f"cpu{cpu}: {_numbers(first, after)} missing: copy it again"
@@ -165,6 +152,57 @@ def load(dir: Path) -> Recording:
         facts=facts,
         remarks=remarks,
     )
+
+
+def _reached(
+    segments: Iterable[Segment], facts: Iterable[Mapping[str, Any]]
+) -> dict[str, int]:
+    """By CPU the number of segments up to the last one that is sealed or deleted."""
+    reached = collections.Counter(
+        str(fact.get("cpu"))
+        for fact in facts
+        if fact["kind"] == "loss" and fact.get("reason") == "ring"
+    )
+    for segment in segments:
+        if segment.sealed:
+            cpu = str(segment.cpu)
+            reached[cpu] = max(segment.seq + 1, reached[cpu])
+    return reached
+
+
+def _is_covered(fact: Mapping[str, Any], reached: Mapping[str, int]) -> bool:
+    """Whether all segments that a note of completeness names are here, or deleted."""
+    after = fact.get("segments")
+    return (
+        isinstance(fact.get("until"), int)
+        and isinstance(after, dict)
+        and all(
+            isinstance(number, int) and number <= reached.get(cpu, 0)
+            for cpu, number in after.items()
+        )
+    )
+
+
+def _with_last_notes(
+    facts: Iterable[Mapping[str, Any]], reached: Mapping[str, int]
+) -> list[Mapping[str, Any]]:
+    """``facts``, of whose notes of completeness only the last are kept.
+
+    Each names all CPUs, so that those of a day would take most of the memory.
+    """
+    kept: list[Mapping[str, Any]] = []
+    #: The places of the last note, and of the last whose segments are here.
+    last: set[int] = set()
+    covered: set[int] = set()
+    for fact in facts:
+        if fact["kind"] == "complete" and isinstance(fact.get("segments"), dict):
+            before, last = last | covered, {len(kept)}
+            if _is_covered(fact, reached):
+                covered = last
+            for at in before - covered:
+                kept[at] = _SUPERSEDED
+        kept.append(fact)
+    return kept
 
 
 def _numbers(first: int, after: int) -> str:
