@@ -160,8 +160,15 @@ class Node:
         row = {"starttime": 1, "tgid": pid, "comm": comm, "cgroup_id": 77}
         self.fact("proc", pid=pid, **(row | columns))
 
-    def write(self, dir: Path, *, sealed: bool = True, per_page: int = 20) -> Path:
-        """The recording, in ``dir``."""
+    def write(
+        self,
+        dir: Path,
+        *,
+        sealed: bool = True,
+        per_page: int = 20,
+        per_segment: int = 1000,
+    ) -> Path:
+        """The recording, in ``dir``; so many records a page, and pages a segment."""
         known = layouts()
         (dir / "segments").mkdir(parents=True)
         for path, text in FORMATS.items():
@@ -191,11 +198,12 @@ class Node:
             pages = []
             for at in range(0, len(mine), per_page):
                 pages.append(_page(mine[at : at + per_page], known))
-            data = b"".join(pages)
-            segment = dir / f"segments/cpu{cpu}-0.pages"
-            segment.write_bytes(data)
-            if sealed:
-                seal_segment(segment, cpu)
+            for at in range(0, len(pages), per_segment):
+                seq = at // per_segment
+                segment = dir / f"segments/cpu{cpu}-{seq}.pages"
+                segment.write_bytes(b"".join(pages[at : at + per_segment]))
+                if sealed:
+                    seal_segment(segment, cpu, seq)
         return dir
 
 
@@ -225,12 +233,15 @@ def _page(
     return page(events[0][0], entries)
 
 
-def seal_segment(path: Path, cpu: int) -> None:
+def seal_segment(path: Path, cpu: int, seq: int = 0) -> None:
     """What the recorder writes beside a segment that is whole."""
     data = path.read_bytes()
     about = {
-        **{"cpu": cpu, "seq": 0, "first_page": 0, "pages": len(data) // 4096},
+        **{"cpu": cpu, "seq": seq, "first_page": 0, "pages": len(data) // 4096},
         "blake2b": hashlib.blake2b(data, digest_size=16).hexdigest(),
+        # When its first and its last page began.
+        "t0": int.from_bytes(data[:8], "little"),
+        "t1": int.from_bytes(data[-4096:][:8], "little"),
     }
     path.with_suffix(".json").write_text(json.dumps(about))
 

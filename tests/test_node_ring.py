@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,9 +272,9 @@ def test_a_recording_that_is_fetched_stays(
     earlier = older(node, tmp_path / "o")
     send = agent._send
 
-    def slowly(path: Path, name: str, answers: io.BytesIO) -> None:
+    def slowly(*what: Any) -> None:
         earlier.shrink(0)
-        send(path, name, answers)
+        send(*what)
 
     monkeypatch.setattr(agent, "_send", slowly)
     answers = io.BytesIO()
@@ -284,6 +285,75 @@ def test_a_recording_that_is_fetched_stays(
     # Afterwards it may go.
     earlier.shrink(0)
     assert not rec.exists()
+
+
+def pulled(node: Node, out: Path, words: dict[str, object], to: Path) -> list[str]:
+    """What the agent says before, between and after the files that it sends."""
+    answers = io.BytesIO()
+    requests = io.BytesIO(json.dumps({"op": "pull", **words}).encode() + b"\n")
+    assert agent.serve(Host(str(node.root)), out, requests, answers) == 0
+    answers.seek(0)
+    said = []
+    for line in iter(answers.readline, b""):
+        answer = json.loads(line)
+        if answer["op"] != "file":
+            said.append(answer.get("text", answer["op"]))
+            continue
+        path = to / answer["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(answers.read(answer["size"]))
+    return said
+
+
+def test_what_ended_before_is_not_fetched(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment's t1 is when its last page began, so the next one tells its end."""
+    out = tmp_path / "o"
+    over, _ = recorded(node, out, 3, ring=False)
+    rec, when = recorded(node, out, 6, ring=False)
+    session = json.loads((rec / "session.json").read_text())
+    monkeypatch.setattr(time, "monotonic_ns", lambda: session["ended"] + 10)
+    last = {"last": session["ended"] + 10 - when - 3}
+    assert pulled(node, out, last, tmp_path / "to") == ["since", "end"]
+    assert [path.name for path in (tmp_path / "to").iterdir()] == [rec.name]
+    copy = recording.load(tmp_path / "to" / rec.name)
+    assert [segment.seq for segment in copy.segments] == [3, 4, 5]
+    assert (copy.since, copy.gaps) == (when + 3, [])
+    assert not any("missing" in remark for remark in copy.remarks)
+    # It has as many facts as the whole, and fewer pages.
+    assert copy.extent < recording.load(rec).extent
+    # What nobody asked to leave out is missing.
+    for path in (tmp_path / "to" / rec.name / "segments").glob("cpu0-3.*"):
+        path.unlink()
+    gaps = recording.load(tmp_path / "to" / rec.name).gaps
+    assert gaps == [recording.Gap(0, 3, 4)]
+    # All of it was in that time; and nothing.
+    last = {"last": session["ended"]}
+    assert pulled(node, out, last, tmp_path / "all") == ["since", "end"]
+    assert tree(tmp_path / "all") == tree(out)
+    assert pulled(node, out, {"last": 5}, tmp_path / "none") == [
+        "since",
+        f"{out}: no recording of that time, only earlier ones",
+    ]
+    assert pulled(node, out, {"last": "1h"}, tmp_path / "none") == [
+        "last: 1h is no number of ns above 0"
+    ]
+    assert over.exists() and not (tmp_path / "none").exists()
+
+
+def test_of_an_earlier_boot_nothing_is_recent_unless_this_one_is(
+    node: Node, tmp_path: Path
+) -> None:
+    out = tmp_path / "o"
+    rec, _ = recorded(node, out, 3)
+    _config(rec, boot_id="earlier")
+    here = time.monotonic_ns()
+    said = pulled(node, out, {"last": here // 2}, tmp_path / "none")
+    assert said[1:] == [f"{out}: no recording of that time, only earlier ones"]
+    # It is not known how long before this boot it ended.
+    said = pulled(node, out, {"last": 2 * here}, tmp_path / "all")
+    assert (said, tree(tmp_path / "all")) == (["since", "end"], tree(out))
 
 
 def test_where_directories_cannot_be_locked_all_stay(

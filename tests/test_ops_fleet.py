@@ -12,13 +12,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kstall_ops import cli, errors, explain, fleet, seal, store
 from processes import descendants
-from recordings import Training, culprit
+from recordings import BEGAN, SECOND, Training, culprit
 
 AGENT = Path(__file__).with_name("fake_agent.py")
 
@@ -317,6 +318,79 @@ def test_a_torn_last_fact_is_no_damage(tmp_path: Path) -> None:
     assert row == (2,)
 
 
+def _real(tmp_path: Path, now: int) -> str:
+    """A command line for agents as they are, on nodes of which it is that time."""
+    script = tmp_path / "real"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, time\n"
+        f"time.monotonic_ns = lambda: {now}\n"
+        "from kstall_node.cli import main\n"
+        f"root = '{tmp_path}/root/' + sys.argv[1]\n"
+        f"top = '{tmp_path}/rec/' + sys.argv[1]\n"
+        "sys.exit(main(['--root', root, 'agent', '--stdio', top]))\n"
+    )
+    script.chmod(0o755)
+    return f"{script} {{node}}"
+
+
+def test_the_last_minutes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That there is nothing from before is no loss, and no oracle misses it."""
+    # How long a node waits for its turn is added to the time that is asked for.
+    clock = SimpleNamespace(monotonic=lambda: 7.0, monotonic_ns=lambda: 7 * SECOND)
+    monkeypatch.setattr(fleet, "time", clock)
+    job = culprit(begin=300, end=320)
+    job.steps = 400
+    for node in job.nodes():
+        node.ended = None
+        node.fact("clock", t_mono=BEGAN, t_real=BEGAN, bound=1, method="adjtimex")
+        judged = {"metric": "count", "ours": 400, "theirs": 400, "verdict": "agrees"}
+        node.fact("oracle", provider="throttle/fprobe", scope="all", **judged)
+        node.fact("complete", until=BEGAN + 1000 * SECOND, segments={"0": 1})
+        node.write(tmp_path / "rec" / node.name / "r", per_segment=2)
+        boot = tmp_path / "root" / node.name / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text(f"{node.boot_id}\n")
+    made = tmp_path / "s.duckdb"
+    words = ["fleet", "pull", "-w", "node[0-2]", "-o", str(made)]
+    words += ["--keep", str(tmp_path / "kept"), "--last"]
+    # It had recorded for 45 s.
+    reach = _real(tmp_path, BEGAN + 45 * SECOND)
+    assert cli.main([*words, "20s", "--via", reach]) == 0
+    assert "3 of 3 nodes, 3 recordings sealed" in capsys.readouterr().out
+    sent = sum(1 for path in (tmp_path / "kept").rglob("*.pages"))
+    assert 0 < sent < sum(1 for path in (tmp_path / "rec").rglob("*.pages")) - 20
+    told = explain.report(made)
+    (late,) = told.verdicts[0].stragglers
+    assert (late.rank, late.steps, late.explained) == (1, tuple(range(300, 320)), True)
+    assert 100 < len(told.verdicts[0].job.steps) < 200
+    said = explain.as_text(told)
+    assert (
+        "node0, node1, node2: known from 1970-01-01 00:02:05 UTC on: what was before "
+        "was not fetched (`--last`)\n"
+    ) in said
+    assert "is refused" not in said
+    reasons = store.query(made, "SELECT DISTINCT reason FROM loss ORDER BY ALL")[1]
+    assert reasons == [("left out",), ("recorder gone",)]
+    ((first,),) = store.query(made, "SELECT min(t) FROM mark")[1]
+    assert 0 <= first - (BEGAN + 25 * SECOND) < SECOND
+
+
+def test_an_agent_that_does_not_know_the_last_minutes(tmp_path: Path) -> None:
+    """It would send everything, for which there may be no room."""
+    write(tmp_path, culprit())
+    pulled = fleet.pull(
+        ["node0"], via(tmp_path, {"node0": "ok"}), tmp_path / "s", last=60
+    )
+    assert (pulled.status, pulled.nodes[0].outcome) == (
+        fleet.NONE,
+        "its kstall-node is older and does not know --last; copy the one that came "
+        "with this kstall, or pull all",
+    )
+
+
 def test_names_of_nodes(tmp_path: Path) -> None:
     assert fleet.expand("n[08-10,12],m,n08") == ["n08", "n09", "n10", "n12", "m"]
     assert fleet.expand("a[1-2].example.org") == ["a1.example.org", "a2.example.org"]
@@ -337,6 +411,13 @@ def test_no_shell_reads_a_name(tmp_path: Path) -> None:
         (("--via", "ssh 'x"), "--via: No closing quotation"),
         (("--timeout", "-1"), "'-1' is no number of seconds above 0"),
         (("--limit", "nan"), "'nan' is no number of seconds above 0"),
+        *(
+            (
+                ("--last", text),
+                f"'{text}' is no length of time, such as 90s, 30m, 2h or 1d",
+            )
+            for text in ("30", "0m", "half an hour", "1.5h", "", "9999999d")
+        ),
     ],
 )
 def test_what_makes_no_sense_is_said_in_one_line(

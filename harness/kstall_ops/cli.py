@@ -25,6 +25,8 @@ CANNOT = 2
 _NAMED = 4
 #: How many that cannot be imported have a line of their own if others can.
 _LISTED = 20
+#: Units of `--last` in seconds, and how many of one are too many.
+_UNITS, _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400}, 1_000_000
 _TABLES = "SHOW TABLES and DESCRIBE stall list what can be queried"
 
 
@@ -149,6 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _store(pull, "-o", dest="store", required=True)
     pull.add_argument(
+        "--last",
+        type=_span,
+        metavar="TIME",
+        help="fetch only what was recorded in the last TIME, as 90s, 30m, 2h or 1d",
+    )
+    pull.add_argument(
         "--timeout",
         type=_seconds,
         default=30,
@@ -198,6 +206,16 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
+
+
+def _span(text: str) -> float:
+    """Seconds of a time with its unit."""
+    number, unit = text[:-1], text[-1:]
+    if not (unit in _UNITS and number.isdecimal() and 0 < int(number) < _SPANS):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no length of time, such as 90s, 30m, 2h or 1d"
+        )
+    return float(int(number) * _UNITS[unit])
 
 
 def _seal(arguments: argparse.Namespace) -> int:
@@ -301,6 +319,7 @@ def _pull(arguments: argparse.Namespace) -> int:
         timeout=arguments.timeout,
         limit=arguments.limit,
         keep=arguments.keep,
+        last=arguments.last,
     )
     for node in done.nodes:
         print(f"  {shown(node.node)}: {shown(node.outcome)}")

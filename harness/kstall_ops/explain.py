@@ -30,8 +30,9 @@ from .chains import Health, Verdict
 from .errors import OpsError, shown
 from .missing import Missing
 from .pending import Absent, Hung, Open
+from .recording import LEFT_OUT
 from .rules import Rules, rules
-from .runs import NAME, TABLE, Runs, runs
+from .runs import NAME, TABLE, Runs, runs, wall
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
@@ -66,6 +67,11 @@ SELECT sid, count(*) FROM collective m WHERE EXISTS (
     AND m.t + m.bound < coalesce(s.t1, 9223372036854775807)
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
+"""
+_LEFT_OUT = """
+SELECT node, t1 + (SELECT min_by(t_real - t_mono, t_mono) FROM clock c
+    WHERE c.sid = loss.sid)
+FROM loss JOIN session USING (sid) WHERE reason = ? ORDER BY ALL
 """
 # A rank had not entered a collective before it was enqueued, and none left it after it
 # was seen to have ended.
@@ -226,7 +232,23 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         missing=gone,
         compared={sid: frozenset(providers) for sid, providers in compared.items()},
     )
-    return health, [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
+    remarks = [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
+    return health, [*remarks, *_left_out(opened)]
+
+
+def _left_out(opened: duckdb.DuckDBPyConnection) -> list[str]:
+    """From when on the store knows, if what was before was not fetched."""
+    rows = opened.execute(_LEFT_OUT, [LEFT_OUT]).fetchall()
+    if not rows:
+        return []
+    nodes = list(dict.fromkeys(shown(node) for node, _ in rows))
+    more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
+    times = [real for _, real in rows if real is not None]
+    when = f" {wall(max(times))}" if times else ", by clocks that are not known,"
+    return [
+        f"{', '.join(nodes[:4])}{more}: known from{when} on: what was before was not "
+        "fetched (`--last`)"
+    ]
 
 
 def _ordered(
@@ -407,7 +429,8 @@ def _unknown(report: Report, jobs: Sequence[Job]) -> list[str]:
                 "with no oracle"
             )
     for entry in report.losses:
-        remarks.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
+        if entry["reason"] != LEFT_OUT:
+            remarks.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
     return remarks
 
 

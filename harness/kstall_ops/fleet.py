@@ -126,12 +126,13 @@ def pull(
     timeout: float = 30,
     limit: float = 900,
     keep: Path | None = None,
+    last: float | None = None,
 ) -> Pulled:
     """Fetch from all ``nodes`` at once, and seal what they sent.
 
     ``via`` is a command line in which ``{node}`` stands for the name; no shell reads
     it.  ``timeout`` is how many seconds an agent may be silent, ``limit`` how many it
-    may take in all.
+    may take in all.  With ``last`` only the last so many seconds are fetched.
     """
     try:
         words = shlex.split(via)
@@ -147,7 +148,8 @@ def pull(
         else:
             keep.mkdir(parents=True, exist_ok=True)
             top = keep
-        limits = _Limits(timeout, limit, threading.Event())
+        since = None if last is None else time.monotonic() - last
+        limits = _Limits(timeout, limit, threading.Event(), since)
         jobs = [
             ([w.replace("{node}", node) for w in words], node, limits, top)
             for node in nodes
@@ -232,7 +234,7 @@ def _fetch(agent: _Agent, draft: Path) -> str:
         )
     boot = answer.get("boot_id")
     clock = [_ping(agent)]
-    agent.send({"op": "pull"})
+    agent.pull()
     total = 0
     while True:
         answer = agent.line()
@@ -311,6 +313,8 @@ class _Limits:
     silence: float
     whole: float
     stop: threading.Event
+    #: On this machine's clock, what was before is not wanted; None if all is.
+    since: float | None = None
 
 
 def _text(line: bytes, limit: int) -> str:
@@ -371,6 +375,19 @@ class _Agent:
         if answer.get("op") != wanted:
             raise AgentError(f"said {shown(answer)} instead of {wanted}")
         return answer
+
+    def pull(self) -> None:
+        """Ask for recordings; each node's last hour ends when the first is asked."""
+        if self._limits.since is None:
+            self.send({"op": "pull"})
+            return
+        last = time.monotonic() - self._limits.since
+        self.send({"op": "pull", "last": int(last * 1e9)})
+        if self.line().get("op") != "since":
+            raise AgentError(
+                "its kstall-node is older and does not know --last; copy the one that "
+                "came with this kstall, or pull all"
+            )
 
     def line(self) -> dict[str, Any]:
         while b"\n" not in self._buffer:

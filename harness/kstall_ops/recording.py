@@ -26,6 +26,8 @@ PAGE = ring.PAGE
 #: The format of recordings that this kstall reads; others are refused.
 FORMAT = 1
 SESSION, FACTS, FORMATS, SEGMENTS = "session.json", "facts.jsonl", "formats", "segments"
+#: The fact, and the loss, of what the agent was not to send.
+LEFT_OUT = "left out"
 _SEGMENT = re.compile(r"cpu(\d{1,4})-(\d{1,9})\.pages")
 _CPU = re.compile(r"\d{1,4}")
 #: In place of a note that a later one supersedes: the number of facts stays the same.
@@ -72,6 +74,8 @@ class Recording:
     gaps: Sequence[Gap]
     facts: Sequence[Mapping[str, Any]]
     remarks: Sequence[str]
+    #: If the agent was to leave out what was before, the time from which all was sent.
+    since: int | None = None
 
     @property
     def pages(self) -> int:
@@ -135,7 +139,10 @@ def load(dir: Path) -> Recording:
     # What --ring deletes is noted later than the note that names it.
     reached = _reached(segments, _facts(dir, []))
     facts = _with_last_notes(_facts(dir, remarks), reached)
-    gaps = _gaps(session, facts, segments)
+    since, firsts = _left_out(dir, facts)
+    # Copies are compared by their facts, and this is of the copy.
+    facts = [fact for fact in facts if fact["kind"] != LEFT_OUT]
+    gaps = _gaps(session, facts, segments, firsts)
     remarks += [
         f"cpu{cpu}: {_numbers(first, after)} missing: copy it again"
         for cpu, first, after in gaps
@@ -151,7 +158,21 @@ def load(dir: Path) -> Recording:
         gaps=gaps,
         facts=facts,
         remarks=remarks,
+        since=since,
     )
+
+
+def _left_out(
+    dir: Path, facts: Iterable[Mapping[str, Any]]
+) -> tuple[int | None, dict[int, int]]:
+    """Since when all was sent, and by CPU the first segment; None if all was."""
+    for fact in facts:
+        if fact["kind"] == LEFT_OUT:
+            since, firsts = fact.get("until"), fact.get("segments")
+            if not (isinstance(since, int) and isinstance(firsts, dict)):
+                raise NotARecording(f"{dir / FACTS}: what was left out is not known")
+            return since, _numbered(firsts)
+    return None, {}
 
 
 def _reached(
@@ -289,8 +310,12 @@ def _gaps(
     session: Mapping[str, Any],
     facts: Sequence[Mapping[str, Any]],
     segments: Sequence[Segment],
+    firsts: Mapping[int, int],
 ) -> list[Gap]:
-    """Gaps in the numbers of segments: only these show that a copy was interrupted."""
+    """Gaps in the numbers of segments: only these show that a copy was interrupted.
+
+    ``firsts`` are the first segments of CPUs of which earlier ones were left out.
+    """
     there: dict[int, list[int]] = {}
     for segment in segments:
         there.setdefault(segment.cpu, []).append(segment.seq)
@@ -303,7 +328,7 @@ def _gaps(
     gaps = []
     for cpu, numbers in sorted(there.items()):
         # With --ring the recorder deletes the oldest segments, and notes that as loss.
-        start = [] if ring else [-1]
+        start = [] if ring else [firsts.get(cpu, 0) - 1]
         for before, after in itertools.pairwise([*start, *numbers]):
             if after > before + 1:
                 gaps.append(Gap(cpu, before + 1, after))
@@ -315,12 +340,17 @@ def _expected(facts: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     for fact in reversed(facts):
         after = fact.get("segments")
         if fact["kind"] == "complete" and isinstance(after, dict):
-            return {
-                int(cpu): number
-                for cpu, number in after.items()
-                if _CPU.fullmatch(cpu) and isinstance(number, int)
-            }
+            return _numbered(after)
     return {}
+
+
+def _numbered(segments: Mapping[str, Any]) -> dict[int, int]:
+    """The numbers of segments in a fact, by CPU."""
+    return {
+        int(cpu): number
+        for cpu, number in segments.items()
+        if _CPU.fullmatch(cpu) and isinstance(number, int)
+    }
 
 
 def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:

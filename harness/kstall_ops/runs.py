@@ -190,5 +190,9 @@ def _name(number: int, count: int, threads: Sequence[Thread]) -> str:
     text = f"start {number} of {count}"
     if any(thread.ahead is None for thread in threads):
         return text
-    began = datetime.fromtimestamp(min(map(_when, threads)) / 1e9, UTC)
-    return f"{text}, {began:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}, {wall(min(map(_when, threads)))}"
+
+
+def wall(t: int) -> str:
+    """A time of CLOCK_REALTIME in ns as text."""
+    return f"{datetime.fromtimestamp(t / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -22,7 +22,7 @@ from . import files, missing, schema, store
 from .decode import Decoder
 from .errors import NotARecording, OpsError
 from .missing import Damaged, Missing, Pull
-from .recording import FACTS, SEGMENTS, SESSION, Recording, load
+from .recording import FACTS, LEFT_OUT, SEGMENTS, SESSION, Recording, load
 from .rules import rules
 
 #: After all records.
@@ -132,7 +132,9 @@ def _merge(
         sids |= {recording.sid for recording in sealed}
         rows = missing.after(before, came, done.left_out, pulled, sids)
         missing.write(database, rows)
-        _judge_oracles(database, sealed)
+        # Of the others only the recorder had all records that its oracle counted.
+        whole = [recording for recording in sealed if recording.since is None]
+        _judge_oracles(database, whole)
 
 
 def _name(recording: Recording) -> str:
@@ -211,7 +213,8 @@ def _seal_recording(
 ) -> int:
     decoder = Decoder(recording)
     for table, row in decoder.rows():
-        writer.write(table, row)
+        if not _is_left_out(row, recording.since):
+            writer.write(table, row)
     gone = {
         (fact.get("pid"), fact.get("starttime")): fact.get("t")
         for fact in recording.facts
@@ -242,6 +245,10 @@ def _seal_recording(
     ):
         lost = {"sid": recording.sid, "cpu": None, "n": None, "reason": "recorder gone"}
         writer.write("loss", lost | {"t0": recording.complete, "t1": None})
+    if recording.since is not None:
+        lost = {"sid": recording.sid, "cpu": None, "n": None, "reason": LEFT_OUT}
+        began = recording.session["began"]
+        writer.write("loss", lost | {"t0": began, "t1": recording.since})
     try:
         writer.load()
     except duckdb.IOException:
@@ -255,6 +262,15 @@ def _seal_recording(
             "recorded"
         )
     return decoder.records
+
+
+def _is_left_out(row: Mapping[str, Any], since: int | None) -> bool:
+    """Whether it had ended before ``since``: of some CPUs a copy has more than asked.
+
+    What has not ended has only a ``t0``.
+    """
+    end = row.get("t1", row.get("t"))
+    return since is not None and end is not None and end < since
 
 
 def _union(
