@@ -484,6 +484,33 @@ def test_steps_without_the_cause_are_as_late(tmp_path: Path) -> None:
     assert "steps without it are" in " ".join(finding.caps)
 
 
+def test_marks_that_a_stalled_thread_wrote_are_found_in_one_pass(
+    tmp_path: Path,
+) -> None:
+    """As many as by comparing each mark with each stall, which may take hours."""
+    chooser = random.Random(11)
+    node = Node()
+    for step in range(300):
+        tid = chooser.randrange(40, 43)
+        begin = BEGAN + SECOND + chooser.randrange(2000) * MS + step
+        node.mark(begin, tid, step, "enter")
+        tid = chooser.randrange(40, 43)
+        begin = BEGAN + SECOND + chooser.randrange(2000) * MS + step
+        node.event(begin, 1, tid, "io_uring_sqring_wait", ctx=1, wait_ns=MS * tid)
+    report(tmp_path, [node])
+    inside = (
+        "SELECT sid, count(*) FROM mark m WHERE EXISTS (FROM stall s WHERE "
+        "s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t AND m.t < s.t1) GROUP BY sid"
+    )
+    with store.reading(tmp_path / "s.duckdb") as opened:
+        found = opened.execute(explain._MARKS_INSIDE, [["io_uring"]]).fetchall()
+        assert found == opened.execute(inside).fetchall()
+        assert 0 < found[0][1] < 300
+        plan = opened.execute(f"EXPLAIN {explain._MARKS_INSIDE}", [["io_uring"]])
+        assert "Join" not in str(plan.fetchall())
+        assert "Join" in str(opened.execute(f"EXPLAIN {inside}").fetchall())
+
+
 def test_of_very_many_steps_some_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

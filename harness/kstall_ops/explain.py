@@ -54,12 +54,21 @@ _MARKS_OUTSIDE = """
 SELECT sid, count(*) FROM mark JOIN session s USING (sid)
 WHERE t > s.ended OR t < s.began GROUP BY sid
 """
+# In one pass over each thread, as comparing each mark with each stall takes hours for
+# a day of both: whether the last end of those that have begun is after a mark.
 _MARKS_INSIDE = """
-SELECT sid, count(*) FROM mark m WHERE EXISTS (
-    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t
-    AND m.t < coalesce(s.t1, 9223372036854775807)
-    AND list_contains(?::VARCHAR[], s.class))
-GROUP BY sid
+SELECT sid, count(*) FROM (
+    SELECT sid, t, of_mark, max(until) OVER (
+        PARTITION BY sid, tid ORDER BY t, of_mark DESC ROWS UNBOUNDED PRECEDING
+    ) AS until
+    FROM (
+        SELECT sid, tid, t, true AS of_mark, NULL AS until FROM mark UNION ALL
+        SELECT sid, tid, t0, false, coalesce(t1, 9223372036854775807) FROM stall
+        WHERE tid IS NOT NULL AND t0 IS NOT NULL
+            AND list_contains(?::VARCHAR[], class)
+    )
+)
+WHERE of_mark AND until > t GROUP BY sid
 """
 _ENQUEUED_INSIDE = """
 SELECT sid, count(*) FROM collective m WHERE EXISTS (
