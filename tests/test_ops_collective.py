@@ -15,7 +15,17 @@ import pytest
 
 import flightdumps
 from flightdumps import REAL, Watched, entry, jsoned, pickled
-from kstall_ops import chains, cli, collective, explain, page, seal, store, timeline
+from kstall_ops import (
+    chains,
+    cli,
+    collective,
+    explain,
+    page,
+    seal,
+    store,
+    timeline,
+    window,
+)
 from recordings import BEGAN, MS, SECOND, Node, Training, culprit
 
 RANKS = range(3)
@@ -130,6 +140,19 @@ def test_two_that_write_one_store_at_once_lose_nothing(
     assert len(rows(made)) == 24
     assert len(store.query(made, "FROM session")[1]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rec", "s.duckdb"]
+
+
+def test_a_part_of_the_time(real: Path, tmp_path: Path) -> None:
+    made = tmp_path / "s.duckdb"
+    words = ["seal", str(real / "recording"), "--flight-recorder", str(real)]
+    assert cli.main([*words, "-o", str(made)]) == 0
+    sql = "SELECT min_by(t_real - t_mono, t_mono) FROM clock"
+    ((ahead,),) = store.query(made, sql)[1]
+    times = {seq: t + ahead for seq, t in rows(made, "seq, t")}
+    asked = window.Window(times[8], times[15])
+    steps = verdict(explain.report(made, None, asked)).job.steps
+    assert [step.number for step in steps] == list(range(9, 15))
+    assert len(verdict(explain.report(made)).job.steps) == 23
 
 
 # -- with timing: by each device's own clock ------------------------------------------

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import calendar
 import dataclasses
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -25,6 +27,7 @@ from kstall_ops import (
     seal,
     store,
     straggler,
+    window,
 )
 from kstall_ops.rules import rules
 from recordings import (
@@ -1005,9 +1008,9 @@ def test_which_start_is_which_is_asked_once(
     """Who was late and whose clock is which need the same answer."""
     asked = []
 
-    def counted(opened: duckdb.DuckDBPyConnection) -> runs.Runs:
+    def counted(opened: duckdb.DuckDBPyConnection, when: window.Window) -> runs.Runs:
         asked.append(opened)
-        return found(opened)
+        return found(opened, when)
 
     found = runs.runs
     for module in (explain, straggler):
@@ -1021,6 +1024,100 @@ def test_two_processes_that_say_they_are_the_same_rank(tmp_path: Path) -> None:
     nodes[2].facts[0]["rank"] = 1
     said = explain.as_text(report(tmp_path, nodes))
     assert "two processes say they are the same rank" in said
+
+
+def at_night(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A store with a rank that is late early, and one that is late later.
+
+    Clocks of nodes are hours apart, and the words are for the minute of the later one.
+    """
+    real = calendar.timegm((2026, 11, 27, 3, 0, 0)) * SECOND
+
+    def slow(rank: int, step: int) -> int:
+        return 80 * MS if (rank, step // 20) in ((1, 1), (2, 10)) else 0
+
+    job = Training(steps=260, extra=slow, throttled=slow)
+    job.skew = lambda rank: rank * 3700 * SECOND
+    for node in job.nodes():
+        node.facts.append(
+            {
+                **{"kind": "clock", "t_mono": node.began, "t_real": real},
+                **{"bound": 1000, "method": "adjtimex"},
+            }
+        )
+        node.write(tmp_path / "rec" / node.name)
+    made = tmp_path / "s.duckdb"
+    seal.seal([tmp_path / "rec"], made)
+    # A step takes 0.1 s, and the first begins after a second.
+    return made, [
+        "--from",
+        "2026-11-27 03:00:18 UTC",
+        "--until",
+        "2026-11-27T03:00:31Z",
+    ]
+
+
+def test_a_night_of_which_a_minute_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No object is made of what is outside; the step that was begun then is whole."""
+    made, words = at_night(tmp_path)
+    marks: list[int] = []
+    arrival = straggler.Arrival
+
+    def counted(*what: Any) -> straggler.Arrival:
+        marks.append(1)
+        return arrival(*what)
+
+    monkeypatch.setattr(straggler, "Arrival", counted)
+    late = [late.rank for late in verdict(explain.report(made)).stragglers]
+    assert (sorted(late), len(marks)) == ([1, 2], 3 * 260)
+    marks.clear()
+    assert cli.main(["explain", str(made), *words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (job,) = said["jobs"]
+    assert [late["rank"] for late in job["stragglers"]] == [2]
+    assert job["stragglers"][0]["findings"][0]["level"] == "explains"
+    assert len(marks) == 3 * job["steps"] < 3 * 130
+    assert job["remarks"] == []
+    assert [(lost["node"], lost["n"]) for lost in said["lost"]] == [("node2", 20)]
+    assert said["unknown"][0] == (
+        "only what was from 2026-11-27 03:00:18 UTC until 2026-11-27 03:00:31 UTC, by "
+        "the clocks of its nodes; what had not ended, what was lost or left out, and "
+        "oracles are of all its time"
+    )
+    page_ = tmp_path / "p.html"
+    for some, count in (([], 40), (words, 20)):
+        argv = ["explain", str(made), *some, "--html", str(page_)]
+        assert cli.main(argv) == 0
+        assert f"{count} stalls" in page_.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--from", "2026-11-28"],
+            "no marks from 2026-11-28 00:00:00 UTC; there are some from 2026-11-27 "
+            "03:00:01 UTC until 2026-11-27 03:00:",
+        ),
+        (["--until", "03:00"], "'03:00' is no time, such as '2026-11-27 03:00' or "),
+        (["--from", "yesterday"], "'yesterday' is no time, such as "),
+    ],
+)
+def test_a_time_of_which_nothing_is_known(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    made, _ = at_night(tmp_path)
+    try:
+        status: object = cli.main(["explain", str(made), *words])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_two_jobs_are_told_apart(

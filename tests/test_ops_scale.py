@@ -15,12 +15,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from kstall_ops import explain, schema, seal, store
+from kstall_ops import explain, schema, seal, store, window
 from recordings import culprit
 
 #: How many records; fewer for a quick look.
 RECORDS = int(os.environ.get("KSTALL_FIGURES_RECORDS", "10000000"))
 NODES = (1, 10, 100, 1000)
+#: Of 0.2 s each, so that the most are three hours.
+STEPS = (600, 6_000, 60_000)
 QUERIES = {
     "lost by class": "SELECT class, count(*), sum(dur) FROM stall GROUP BY class "
     "ORDER BY class",
@@ -167,5 +169,54 @@ def test_explain_grows_with_nodes(
             f"explain {ranks:5} ranks {wall / first:6.2f} times as long as the first: "
             f"{wall:.3f} s"
         )
+    with capsys.disabled():
+        print("", *lines, sep="\n")
+
+
+def stepped(made: duckdb.DuckDBPyConnection, steps: int) -> None:
+    """Eight ranks on a node each; rank 1 is throttled in 3 of 10 steps, and late."""
+    for sql in (
+        "CREATE TEMP TABLE step AS SELECT s, hash(s) % 10 < 3 AS slow, "
+        f"1000000000000 + s * 200000000 AS t FROM range({steps}) AS one(s)",
+        "CREATE TEMP TABLE node AS SELECT r::INTEGER AS r, 's' || r AS sid "
+        "FROM range(8) AS one(r)",
+        "INSERT INTO session SELECT sid, 'node' || r, sid, '7.3.4', 'kstall', 0, "
+        "1000000000000000, 1, 1, 1, '{}', '{}' FROM node",
+        "INSERT INTO clock SELECT sid, t, t, NULL, NULL, 1000, 'adjtimex' "
+        "FROM node, step WHERE s % 50 = 0",
+        "INSERT INTO mark SELECT sid, t + 190000000 + r * 20000, 7, 7, 'train', r, s, "
+        "'exit' FROM node, step",
+        "INSERT INTO mark SELECT sid, t + 100000000 + (hash(s, r) % 1000000)::BIGINT "
+        "+ CASE WHEN slow AND r = 1 THEN 80000000 ELSE 0 END, 7, 7, 'train', r, s, "
+        "'enter' FROM node, step",
+        "INSERT INTO stall SELECT hash(s), 's1', t + 10000000, t + 90000000, 7, 7, 1, "
+        "'python3', 77, 0, NULL, 'throttle', 'quota', 80000000, NULL, NULL, NULL, "
+        "'throttle/fprobe', NULL FROM step WHERE slow",
+    ):
+        made.execute(sql)
+
+
+@pytest.mark.deep
+def test_explain_grows_with_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a whole store, and of 20 minutes in the middle of it."""
+    lines = []
+    first = 0.0
+    for steps in STEPS:
+        path = tmp_path / f"{steps}.duckdb"
+        with store.writing(path) as made:
+            stepped(made, steps)
+        begin = 1_000_000_000_000 + steps // 2 * 200_000_000
+        part = window.Window(begin, begin + 1200 * 1_000_000_000)
+        for what, asked in (("all", window.ALL), ("20 minutes", part)):
+            told, _, cpu = timed(functools.partial(explain.report, path, None, asked))
+            (late,) = told.verdicts[0].stragglers
+            assert (late.rank, late.explained) == (1, True)
+            first = first or cpu
+            lines.append(
+                f"explain {steps:6} steps, {what:10} {cpu / first:6.2f} times as long "
+                f"as the first: {cpu:.3f} s of CPU"
+            )
     with capsys.disabled():
         print("", *lines, sep="\n")

@@ -19,6 +19,7 @@ from . import VERBS, collective, missing, store
 from . import explain as explaining
 from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
+from .window import Window, moment
 
 CANNOT = 2
 #: How many dumps are named in one line if none can be imported.
@@ -114,6 +115,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     _store(explain)
     explain.add_argument("--job", metavar="J", help="only this job")
+    for name, text in (
+        ("--from", "from this time on"),
+        ("--until", "before this time"),
+    ):
+        explain.add_argument(
+            name,
+            dest=name[2:] + "_",
+            type=_moment,
+            metavar="T",
+            help=f"only steps {text}, UTC, as '2026-11-27 03:00'",
+        )
     explain.add_argument("--json", action="store_true", help="for programs")
     explain.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
     explain.set_defaults(verb=_explain)
@@ -208,6 +220,15 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _moment(text: str) -> int:
+    try:
+        return moment(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time, such as '2026-11-27 03:00' or '2026-11-27 03:00:20'"
+        ) from None
+
+
 def _span(text: str) -> float:
     """Seconds of a time with its unit."""
     number, unit = text[:-1], text[-1:]
@@ -289,7 +310,8 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    report = explaining.report(arguments.store, arguments.job)
+    asked = Window(arguments.from_, arguments.until_)
+    report = explaining.report(arguments.store, arguments.job, asked)
     if arguments.html:
         from . import page  # noqa: PLC0415
 

@@ -32,6 +32,7 @@ SELECT c.name, r.run, coalesce(c.job, ''), c.process_group, c.seq, c.rank, c.sid
     c.started_by, c.ended_by, c.lasted
 FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
     AND c.tgid = r.tid LEFT JOIN session s ON s.sid = c.sid
+QUALIFY bool_or(c.t >= r.w0 AND c.t < r.w1) OVER (PARTITION BY c.name, r.run, c.seq)
 ORDER BY c.name, r.run, c.seq, c.rank
 """  # noqa: S608
 #: A rank that waited for this share of its lateness in another group is late for that.

@@ -25,6 +25,7 @@ from . import (
     schema,
     store,
     straggler,
+    window,
 )
 from .chains import Health, Verdict
 from .errors import OpsError, shown
@@ -32,8 +33,9 @@ from .missing import Missing
 from .pending import Absent, Hung, Open
 from .recording import LEFT_OUT
 from .rules import Rules, rules
-from .runs import NAME, TABLE, Runs, runs, wall
+from .runs import NAME, TABLE, Runs, runs
 from .straggler import Job
+from .window import ALL, Window, wall
 
 _FAR = (1 << 63) - 1
 #: How many ranks are named that may have been last instead.
@@ -77,6 +79,22 @@ SELECT sid, count(*) FROM collective m WHERE EXISTS (
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
 """
+_LOST = f"""
+WITH {window.TABLE}
+SELECT node, class, coalesce(cause, ''), provider, count(*), sum(dur)::BIGINT, max(dur)
+FROM stall JOIN session USING (sid) JOIN asked USING (sid) WHERE {window.OVERLAPS}
+GROUP BY ALL ORDER BY 6 DESC NULLS LAST, 1, 2, 3, 4
+"""  # noqa: S608
+_CAUSES = f"""
+WITH {window.TABLE}
+SELECT node, class, coalesce(cause, ''), device, count(*)
+FROM stall JOIN session USING (sid) JOIN asked USING (sid) WHERE {window.OVERLAPS}
+GROUP BY ALL ORDER BY ALL
+"""  # noqa: S608
+#: What a report on a part of the time does not limit.
+_ALL_TIME = (
+    "what had not ended, what was lost or left out, and oracles are of all its time"
+)
 _LEFT_OUT = """
 SELECT node, t1 + (SELECT min_by(t_real - t_mono, t_mono) FROM clock c
     WHERE c.sid = loss.sid)
@@ -92,10 +110,11 @@ FROM mark e JOIN runs r ON coalesce(e.job, '') = r.job AND e.rank = r.rank
     JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
     AND e.rank = x.rank AND e.job IS NOT DISTINCT FROM x.job
 WHERE e.phase = 'enter' AND x.phase = 'exit' GROUP BY ALL HAVING count(*) = 1
+    AND max(x.t) >= any_value(r.w0) AND min(e.t) < any_value(r.w1)
 UNION ALL
 SELECT c.sid, c.name || chr(0) || r.run, c.seq, c.t - c.bound, c.ended_by + c.bound
 FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
-    AND c.tgid = r.tid WHERE c.ended_by IS NOT NULL
+    AND c.tgid = r.tid WHERE c.ended_by IS NOT NULL AND c.t >= r.w0 AND c.t < r.w1
 """  # noqa: S608
 
 
@@ -144,17 +163,28 @@ class Report:
     remarks: list[str] = field(default_factory=list)
     #: Recordings that should be in the store, but are not.
     missing: list[Missing] = field(default_factory=list)
+    #: The time that it is limited to.
+    asked: Window = ALL
 
 
-def report(path: Path, job: str | None = None) -> Report:
-    """Explain the store at ``path``, or one job in it.  Raises `OpsError`."""
+def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
+    """Explain the store at ``path``, or one job in it, or only the time ``asked``.
+
+    Raises `OpsError`.
+    """
     limits = rules()
     with store.reading(path) as opened:
         health, remarks = _health(opened)
-        starts = runs(opened)
+        starts = runs(opened, asked)
         clocks = clocks_of(opened, starts)
         jobs = straggler.jobs(opened, limits, starts)
         jobs += enqueued.jobs(opened, limits, starts, clocks)
+        if asked != ALL:
+            if starts.rows and not jobs:
+                raise window.nothing(opened, asked)
+            remarks.insert(
+                0, f"only what was {asked}, by the clocks of its nodes; {_ALL_TIME}"
+            )
         for each in jobs:
             _partial(each, health)
         until = pending.known_until(opened)
@@ -175,13 +205,14 @@ def report(path: Path, job: str | None = None) -> Report:
             ],
             hung=hung,
             open=pending.stalls(opened, until, health, limits),
-            incidents=_incidents(opened, limits),
-            lost=_lost(opened),
+            incidents=_incidents(opened, limits, asked),
+            lost=_lost(opened, asked),
             oracles=_dicts(opened, store.NAMED["oracles"]),
             losses=_dicts(opened, store.NAMED["losses"]),
             clocks=_clocks(opened, clocks),
             remarks=remarks,
             missing=list(health.missing),
+            asked=asked,
         )
     result.remarks += _unknown(result, jobs)
     return result
@@ -311,20 +342,15 @@ def _unrecorded_text(health: Health) -> list[str]:
     return lines
 
 
-def _lost(opened: duckdb.DuckDBPyConnection) -> list[Lost]:
-    rows = opened.execute(
-        "SELECT node, class, coalesce(cause, ''), provider, count(*), sum(dur)::BIGINT,"
-        " max(dur) FROM stall JOIN session USING (sid) GROUP BY ALL "
-        "ORDER BY 6 DESC NULLS LAST, 1, 2, 3, 4"
-    ).fetchall()
+def _lost(opened: duckdb.DuckDBPyConnection, asked: Window) -> list[Lost]:
+    rows = opened.execute(_LOST, [asked.spans(opened)]).fetchall()
     return [Lost(*row) for row in rows]
 
 
-def _incidents(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Incident]:
-    rows = opened.execute(
-        "SELECT node, class, coalesce(cause, ''), device, count(*) "
-        "FROM stall JOIN session USING (sid) GROUP BY ALL ORDER BY ALL"
-    ).fetchall()
+def _incidents(
+    opened: duckdb.DuckDBPyConnection, limits: Rules, asked: Window
+) -> list[Incident]:
+    rows = opened.execute(_CAUSES, [asked.spans(opened)]).fetchall()
     incidents = []
     for node, cls, cause, device, n in rows:
         rule = limits.classes[cls]

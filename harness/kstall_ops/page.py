@@ -10,13 +10,14 @@ from pathlib import Path
 
 import duckdb
 
-from . import chains, explain, files, schema, store
+from . import chains, explain, files, schema, store, window
 from .chains import Finding, Overlap, Verdict
 from .errors import shown
 from .explain import Lost, Report
 from .pending import Hung
 from .rules import rules
 from .straggler import Job, ranks_text
+from .window import Window
 
 _ROWS, _STEPS = 24, 1500
 # In pixels: the least and the greatest width of a step; the share of it for a bar.
@@ -24,11 +25,13 @@ _CELLS, _WIDE, _LANE, _BAR, _STRIP, _FULL = (9, 18), 560, 58, 36, 6, 0.86
 # The least range of the axis of durations, so that small differences look small.
 _BUCKETS = 12
 _NAMES, _HEAD = 76, 20
-_SPREAD = """
+_SPREAD = f"""
+WITH {window.TABLE}
 SELECT class, CAST(floor(log2(greatest(dur, 1))) AS INTEGER) AS bucket, count(*),
     sum(dur)::BIGINT
-FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
-"""
+FROM stall JOIN asked USING (sid) WHERE dur IS NOT NULL AND {window.OVERLAPS}
+GROUP BY ALL ORDER BY ALL
+"""  # noqa: S608
 
 
 def write(path: Path, report: Report, output: Path) -> None:
@@ -46,7 +49,7 @@ def write(path: Path, report: Report, output: Path) -> None:
         parts += _quiet(quiet)
         parts += _open(report)
         parts += _incidents(report)
-        parts.append(_distributions(opened))
+        parts.append(_distributions(opened, report.asked))
     if not report.verdicts and not report.hung:
         parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
     parts.append(_lost(report.lost))
@@ -343,10 +346,12 @@ def _cell(
     return f"<g><title>{_text('; '.join(notes))}</title>{''.join(parts)}</g>"
 
 
-def _distributions(opened: duckdb.DuckDBPyConnection) -> str:
+def _distributions(opened: duckdb.DuckDBPyConnection, asked: Window) -> str:
     buckets: dict[str, dict[int, int]] = {}
     total: dict[str, int] = {}
-    for cls, bucket, count, lasted in opened.execute(_SPREAD).fetchall():
+    for cls, bucket, count, lasted in opened.execute(
+        _SPREAD, [asked.spans(opened)]
+    ).fetchall():
         buckets.setdefault(cls, {})[bucket] = count
         total[cls] = total.get(cls, 0) + lasted
     if not buckets:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import duckdb
 
+from .window import ALL, Window, wall
+
 #: SQL for the name of a process group, which is treated as a job by itself.
 NAME = "coalesce(job, '') || ', process group ' || process_group"
-#: A table for SQL: by thread, the number of the start to which its marks belong.
+#: A table for SQL: by thread, the number of the start to which its marks belong, and
+#: between which times of its node's clock they are asked for.
 TABLE = (
     "runs AS (SELECT unnest(?::STRUCT(job VARCHAR, rank INTEGER, sid VARCHAR, "
-    "tid INTEGER, run INTEGER)[], recursive := true))"
+    "tid INTEGER, run INTEGER, w0 BIGINT, w1 BIGINT)[], recursive := true))"
 )
 # All collectives of a process belong to one start, whichever thread enqueued them.
 _THREADS = f"""
@@ -87,8 +89,12 @@ class Runs(NamedTuple):
     names: dict[str, list[str]]
 
 
-def runs(opened: duckdb.DuckDBPyConnection) -> Runs:
-    """The starts of all jobs with marks, and of all process groups with dumps."""
+def runs(opened: duckdb.DuckDBPyConnection, window: Window = ALL) -> Runs:
+    """The starts of all jobs with marks, and of all process groups with dumps.
+
+    Only marks in ``window`` are asked for.
+    """
+    asked = {span["sid"]: span for span in window.spans(opened)}
     threads = [Thread(*row) for row in opened.execute(_THREADS).fetchall()]
     result = Runs([], {})
     for job, group in itertools.groupby(threads, key=lambda thread: thread.job):
@@ -102,7 +108,7 @@ def runs(opened: duckdb.DuckDBPyConnection) -> Runs:
             result.rows.extend(
                 {
                     **{"job": thread.job, "rank": thread.rank, "sid": thread.sid},
-                    **{"tid": thread.tid, "run": number},
+                    **{"tid": thread.tid, "run": number, **asked[thread.sid]},
                 }
                 for thread in start
             )
@@ -191,8 +197,3 @@ def _name(number: int, count: int, threads: Sequence[Thread]) -> str:
     if any(thread.ahead is None for thread in threads):
         return text
     return f"{text}, {wall(min(map(_when, threads)))}"
-
-
-def wall(t: int) -> str:
-    """A time of CLOCK_REALTIME in ns as text."""
-    return f"{datetime.fromtimestamp(t / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"

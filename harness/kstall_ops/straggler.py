@@ -22,7 +22,7 @@ from .runs import TABLE, Runs, Worlds, runs
 _PARTS = 12
 _MARKS = f"""
 WITH {TABLE}, numbered AS (
-    SELECT m.*, r.run, row_number() OVER (
+    SELECT m.*, r.run, r.w0, r.w1, row_number() OVER (
         PARTITION BY m.sid, m.tid, m.job, m.rank, step, phase ORDER BY t) AS nth
     FROM mark m JOIN runs r ON coalesce(m.job, '') = r.job AND m.rank = r.rank
         AND m.sid = r.sid AND m.tid = r.tid
@@ -30,7 +30,9 @@ WITH {TABLE}, numbered AS (
     SELECT coalesce(e.job, '') AS job, e.rank, e.step, e.nth, e.sid, e.tid, e.tgid,
         e.run, e.t AS entered, x.t AS left_at,
         min(x.t) OVER (PARTITION BY coalesce(e.job, ''), e.run, e.step, e.nth,
-            coalesce(s.boot_id, e.sid)) AS released
+            coalesce(s.boot_id, e.sid)) AS released,
+        bool_or(x.t >= e.w0 AND e.t < e.w1) OVER (
+            PARTITION BY coalesce(e.job, ''), e.run, e.step, e.nth) AS asked
     FROM numbered e JOIN numbered x ON e.sid = x.sid AND e.tid = x.tid
         AND e.job IS NOT DISTINCT FROM x.job AND e.rank = x.rank
         AND e.step = x.step AND e.nth = x.nth
@@ -39,7 +41,7 @@ WITH {TABLE}, numbered AS (
 )
 SELECT job, run, rank, step, nth, sid, tid, tgid, entered, left_at, released,
     lag(released) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered) AS since
-FROM pairs ORDER BY job, run, step, nth, rank
+FROM pairs QUALIFY asked ORDER BY job, run, step, nth, rank
 """  # noqa: S608
 
 
