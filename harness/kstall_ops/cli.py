@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
             dest=name[2:] + "_",
             type=_moment,
             metavar="T",
-            help=f"only steps {text}, UTC, as '2026-11-27 03:00'",
+            help=f"only what was {text}, UTC, as '2026-11-27 03:00'",
         )
     explain.add_argument("--json", action="store_true", help="for programs")
     explain.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
