@@ -98,7 +98,9 @@ def test_there_and_back(
     points = [(p.event, p.kind == "bare", p.header) for p in series.spec.tracepoint]
     events = [(p.event, p.bare, p.header) for p in came.points]
     assert sorted(events) == sorted(points)
-    assert incoming.adopted(came, project, None, trusted=True).name == name
+    assert (
+        incoming.adopted(came, project, None, level="full", trusted=True).name == name
+    )
     if series.spec.tracepoint:
         # As if we had never seen it.
         strange = (came.plan, came.points, came.thread.title)

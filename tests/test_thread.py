@@ -248,7 +248,7 @@ def test_a_changed_patch_has_a_range_diff(
     assert [x.relation for x in came.resemblance.pairs] == ["same", "changed"]
     assert not came.resemblance.same_tree
     assert "line_zehn" in incoming.text(came)
-    series = incoming.adopted(came, project, None, trusted=True)
+    series = incoming.adopted(came, project, None, level="full", trusted=True)
     assert series.name == "demo"
     assert [workload.name for workload in series.spec.workload] == ["doze"]
     assert "line_zehn" in series.patches[1].path.read_text()
@@ -407,9 +407,9 @@ def test_tracepoints_are_found_and_become_a_series(
         ),
     )
     assert "no caller was found" in incoming.text(came)
-    with pytest.raises(KstallError, match=r"runs on this machine.*: kernel/Makefile"):
-        incoming.adopted(came, project, None, trusted=False)
-    series = incoming.adopted(came, project, None, trusted=True)
+    with pytest.raises(KstallError, match=r"on this machine.*: kernel/Makefile"):
+        incoming.adopted(came, project, None, level="full", trusted=False)
+    series = incoming.adopted(came, project, None, level="full", trusted=True)
     assert series.name == adopt.UNKNOWN
     assert series.spec.discovered
     assert {point.event for point in series.spec.tracepoint} == {
@@ -420,8 +420,56 @@ def test_tracepoints_are_found_and_become_a_series(
     fragment = came.dir / "project/kconfigs/arrived.config"
     assert fragment.read_text() == "CONFIG_DREAM=y\n"
     (tmp_path / "my.config").write_text("CONFIG_MINE=m\n")
-    incoming.adopted(came, project, tmp_path / "my.config", trusted=True)
+    incoming.adopted(came, project, tmp_path / "my.config", level="full", trusted=True)
     assert fragment.read_text() == "CONFIG_MINE=m\n"
+
+
+RUNS_HERE = """\
+From: Stranger <s@example.net>
+Subject: [PATCH {number}/2] strange: {number}
+Message-ID: <{number}@example.net>
+
+Text.
+
+Signed-off-by: Stranger <s@example.net>
+---
+diff --git a/kernel/gen.sh b/kernel/gen.sh
+{mode} file mode 100755
+--- {before}
++++ {after}
+@@ -{old} +{new} @@
+{sign}touch ~/here
+"""
+
+
+def test_a_file_that_a_later_patch_removes_runs_here_all_the_same(
+    tmp_path: Path, base: Base, project: Project
+) -> None:
+    path = "kernel/gen.sh"
+    added = {"mode": "new", "before": "/dev/null", "after": f"b/{path}", "sign": "+"}
+    gone = {"mode": "deleted", "before": f"a/{path}", "after": "/dev/null", "sign": "-"}
+    mails = [
+        RUNS_HERE.format(number=1, old="0,0", new="1", **added).encode(),
+        RUNS_HERE.format(number=2, old="1", new="0,0", **gone).encode(),
+    ]
+    came = _receive(tmp_path, mails, base, project)
+    assert came.plan.touched == ()
+    with pytest.raises(KstallError, match=r"on this machine.*: kernel/gen\.sh"):
+        incoming.adopted(came, project, None, level="full", trusted=False)
+
+
+def test_only_the_same_patches_are_trusted_for_the_same_tree(
+    tmp_path: Path, mails: list[bytes], base: Base, project: Project
+) -> None:
+    came = _receive(tmp_path, mails, base, project)
+    assert incoming.runs_here(came, "deep") == ()
+    assert came.resemblance is not None
+    first, *others = came.resemblance.pairs
+    pairs = (replace(first, relation="changed"), *others)
+    other = replace(came, resemblance=replace(came.resemblance, pairs=pairs))
+    script = (("scripts/x.sh", None),)
+    plan = replace(came.plan, states=(script,) * 3)
+    assert incoming.runs_here(replace(other, plan=plan), "full") == ("scripts/x.sh",)
 
 
 FORMAT = """\
@@ -461,7 +509,7 @@ def test_events_that_nobody_knows_how_to_fire_are_skipped(
     tmp_path: Path, base: Base, project: Project
 ) -> None:
     came = _receive(tmp_path, [STRANGE.encode()], base, project)
-    series = incoming.adopted(came, project, None, trusted=True)
+    series = incoming.adopted(came, project, None, level="full", trusted=True)
     saved = _results(tmp_path / "idle", "idle", "dream_begin")
     listed, fire = evidence.judge(series, saved)
     assert listed.status == "pass"
@@ -483,9 +531,9 @@ def test_a_workload_that_is_named_has_to_make_them_fire(
     came = _receive(tmp_path, [STRANGE.encode()], base, project)
     program = tmp_path / "sleep.c"
     with pytest.raises(KstallError, match=r"sleep\.c: No such file"):
-        incoming.adopted(came, project, None, program, trusted=True)
+        incoming.adopted(came, project, None, program, level="full", trusted=True)
     program.write_text("int main(void) { return 0; }\n")
-    series = incoming.adopted(came, project, None, program, trusted=True)
+    series = incoming.adopted(came, project, None, program, level="full", trusted=True)
     scripts = came.dir / "project/scripts"
     assert (scripts / "workloads/arrived/named.c").read_text() == program.read_text()
     both = _results(tmp_path / "both", "named", "dream_begin", "dream_end")
@@ -498,7 +546,7 @@ def test_a_kernel_without_the_event_fails(
     tmp_path: Path, base: Base, project: Project
 ) -> None:
     came = _receive(tmp_path, [STRANGE.encode()], base, project)
-    series = incoming.adopted(came, project, None, trusted=True)
+    series = incoming.adopted(came, project, None, level="full", trusted=True)
     saved = _results(tmp_path / "idle", "idle")
     (tmp_path / "idle/formats/dream/dream_end").unlink()
     listed = evidence.judge(series, evidence.load(saved.dir))[0]
@@ -512,7 +560,7 @@ def test_nothing_to_look_for_is_one_error(
     plain = re.sub(r"TRACE_SYSTEM", "SOMETHING", STRANGE)
     came = _receive(tmp_path, [plain.encode()], base, project)
     with pytest.raises(KstallError, match="no tracepoint was found"):
-        incoming.adopted(came, project, None, trusted=True)
+        incoming.adopted(came, project, None, level="full", trusted=True)
 
 
 def test_a_comparison_wants_more_than_a_file_in_common(

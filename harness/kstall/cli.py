@@ -699,8 +699,8 @@ def _add_check_thread(
     incoming.add_argument(
         "--trusted",
         action="store_true",
-        help="allow its changes to Makefiles, Kconfig and scripts to run on this "
-        "machine",
+        help="allow it to change files that may run code on this machine, such as "
+        "Makefiles, Kconfig and scripts",
     )
     incoming.add_argument(
         "--no-validate", action="store_true", help="do not build or boot"
@@ -1324,6 +1324,7 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     series = incoming.adopted(
         *(received, project, arguments.kconfig, arguments.workload),
+        level=arguments.level,
         trusted=arguments.trusted,
     )
     request = Request(

@@ -43,6 +43,11 @@ class Resemblance:
             pair.ours is not None and pair.theirs is not None for pair in self.pairs
         )
 
+    @property
+    def same_patches(self) -> bool:
+        """Whether both also take the same steps to the same tree."""
+        return self.same_tree and all(pair.relation == "same" for pair in self.pairs)
+
 
 def find(
     incoming: tree.Plan, candidates: Sequence[Series], scratch: Path

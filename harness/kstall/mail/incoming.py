@@ -15,16 +15,12 @@ from pathlib import Path
 
 from ..base import KstallError, cache, process
 from ..lint import checkpatch, discover
-from ..series import Project, Series, patchfile
+from ..series import Level, Project, Series, patchfile
 from ..tree import git, source, tree
-from . import adopt, compare, mail, thread
+from . import adopt, compare, hostcode, mail, thread
 
 _MESSAGE_ID = re.compile(r"[\w.+=%$!#&'*/?^`{|}~-]+@[\w.-]+", re.ASCII)
 _LORE = re.compile(r"https?://[\w.-]+/(?:[\w.-]+/)*(?P<id>[^/\s]+@[^/\s]+)/?")
-# Makefiles and Kconfig files run commands, and call programs of these directories.
-_RUNS = re.compile(
-    r"(?:^|/)(?:Makefile|Kbuild|Kconfig)[^/]*$|^(?:scripts|tools|usr)/|/tools/"
-)
 _FETCH_S = 300.0
 _B4_S = 120.0
 
@@ -89,14 +85,15 @@ def receive(
     )
 
 
-def runs_here(incoming: Incoming) -> tuple[str, ...]:
-    """Touched files that run on this machine while a kernel is built.
+def runs_here(incoming: Incoming, level: Level) -> tuple[str, ...]:
+    """Touched files that may run code on this machine in a proof at ``level``.
 
-    A series that results in the same tree as ours has none.
+    The same patches as ours have none.  A file that a later patch restores counts, for
+    each state is built.
     """
-    if incoming.resemblance is not None and incoming.resemblance.same_tree:
+    if incoming.resemblance is not None and incoming.resemblance.same_patches:
         return ()
-    return tuple(path for path in incoming.plan.touched if _RUNS.search(path))
+    return hostcode.among(incoming.plan.files, incoming.plan.base, level)
 
 
 def adopted(
@@ -105,18 +102,19 @@ def adopted(
     kconfig: Path | None,
     workload: Path | None = None,
     *,
+    level: Level,
     trusted: bool,
 ) -> Series:
     """The series to validate, in a project of its own below the thread's directory.
 
     A known series has its own configuration and workloads; if either is given, it is
-    treated as unknown.  Unless ``trusted``, it may not change files that run on this
-    machine.
+    treated as unknown.  Unless ``trusted``, it may not change files that may run code
+    on this machine in a proof at ``level``.
     """
-    if (risky := runs_here(incoming)) and not trusted:
+    if not trusted and (risky := runs_here(incoming, level)):
         raise KstallError(
-            "the patches change code that runs on this machine during the build, not "
-            f"in the guest: {', '.join(risky)}",
+            "the patches change files that may run code on this machine, not in the "
+            f"guest: {', '.join(risky)}",
             next="read these changes, then add --trusted",
         )
     target = incoming.dir / "project"
