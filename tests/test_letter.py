@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ SCREEN = 50
 MODES: tuple[costs.Mode, ...] = ("base", "off", "ftrace", "bpftrace")
 #: Checks that every series has, by kind: at least as many as there are.
 OURS: dict[Kind, int] = {"harness": 14, "abi": 2, "overhead": 8, "debug": 12}
+#: Facts of workloads, of which some were traced in each way.
+ALL_TRACERS: tuple[dict[str, object], ...] = (
+    {"trace": {"lost": 0}, "tracers": {"record": {}}, "decoded": {}},
+    {"trace": {"lost": 0}, "tracers": {}, "decoded": {"trace-cmd": 1.2, "perf": 0.7}},
+)
 LIMITS = [
     f"limit {number}: one configuration and one compiler; with mitigations only "
     "single objects; with CONFIG_JUMP_LABEL=n only sizes"
@@ -271,6 +277,7 @@ def _letter(
         "trace-cmd": "3.3.1-1+b1",
     }
     (entry,) = run_report.series
+    _record(directory / f"{series.name}/results", *ALL_TRACERS)
     entry.checks = _checks(series, skips=skips)
     entry.shown = _shown(series)
     entry.overhead = _overhead(series)
@@ -291,6 +298,16 @@ def _letter(
     lines = tuple(rendered.text.splitlines()[written:])
     page = re.sub(r"<[^>]*>", " ", pages.page(run_report).replace("<wbr>", ""))
     return Letter(series, entry, lines, " ".join(html.unescape(page).split()))
+
+
+def _record(results_dir: Path, *workloads: dict[str, object]) -> None:
+    """Have results of ``workloads`` with these facts."""
+    path = results_dir / "agent.json"
+    named = [
+        {"name": f"load{number or ''}", **facts}
+        for number, facts in enumerate(workloads)
+    ]
+    path.write_text(json.dumps({"status": "completed", "workloads": named}))
 
 
 @pytest.fixture(params=Project(ROOT).names())
@@ -414,6 +431,30 @@ def test_a_mode_that_nobody_measured_has_no_column() -> None:
         ("base off  +/-", "(+/-: between boots of the base)"),
         ("20.6  +1 0.25", "nap"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("workloads", "clause"),
+    [
+        (
+            ALL_TRACERS,
+            ", traced with ftrace, bpftrace 0.23.2, perf and trace-cmd 3.3.1",
+        ),
+        (ALL_TRACERS[:1], ", traced with ftrace and bpftrace 0.23.2"),
+        (
+            [{"trace": {"lost": 0}, "tracers": {}, "decoded": {}}],
+            ", traced with ftrace",
+        ),
+        ([{"trace": None, "tracers": {}, "decoded": {}}], ""),
+        ([], ""),
+    ],
+)
+def test_only_what_traced_is_named(
+    tmp_path: Path, workloads: list[dict[str, object]], clause: str
+) -> None:
+    _record(tmp_path, *workloads)
+    versions = {"bpftrace": "0.23.2-1", "trace-cmd": "3.3.1-1+b1", "dwarves": "1.30"}
+    assert results.watchers(versions, evidence.load(tmp_path)) == clause
 
 
 def test_what_does_not_fit_is_counted() -> None:

@@ -112,8 +112,7 @@ def render(
             f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",
             next="run it again",
         )
-    entry, environment = proof.entry, proof.report.environment
-    day = proof.report.started[:10]
+    entry = proof.entry
     # A bare tracepoint has no record of its own.
     unshown = [
         name
@@ -130,7 +129,7 @@ def render(
     values: dict[str, Any] = {
         "series": series,
         "assisted": assisted,
-        "ran": results.ran(series, environment, base, day, applied),
+        "ran": results.ran(series, proof, base, applied),
         "checked": results.checked(entry, argued=bool(argued)),
         "overhead": entry.overhead,
         "url": url,

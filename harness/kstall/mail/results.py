@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from ..cost import costs
-from ..evidence import falsity
-from ..report import SeriesReport, report
+from ..evidence import Evidence, falsity
+from ..report import SeriesReport
 from ..series import Series
 from ..tree import Base
 from ..verdict import Check, Kind
+from .proof import Proof
 
 #: Checks of patches, in the words of the cover letter.
 _PATCH_CHECKS = {
@@ -76,8 +77,13 @@ _KINDS: dict[Kind, str] = {
     "patch": "of the patches",
     "debug": "under KASAN and lockdep, or KCSAN",
 }
-#: Packages of the guest whose programs trace events, and the names of the programs.
-_READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
+#: Programs that trace events in a guest, and their packages; ftrace is the kernel's.
+_TRACERS = {
+    "ftrace": "",
+    "bpftrace": "bpftrace",
+    "perf": "linux-perf",
+    "trace-cmd": "trace-cmd",
+}
 #: Operations that only an older event is traced in: the row before has their reason.
 _COMPARED = re.compile(r".*, while .* (?:is|are) traced$")
 #: Names in a sentence, at most.
@@ -86,11 +92,10 @@ _FIRST = 3
 _KERNEL_ORG = "git://git.kernel.org/pub/scm/linux/kernel/git/"
 
 
-def ran(
-    series: Series, environment: report.Environment, base: Base, day: str, applied: str
-) -> str:
+def ran(series: Series, proof: Proof, base: Base, applied: str) -> str:
     """When and on what the run was, what ran, and where not; ``applied`` as in
-    `cover.render`."""
+    `cover.render`.  Raises `NoProof` if the guest's results are gone."""
+    environment = proof.report.environment
     origin = f"{base.describe}, git tree id {base.id.rpartition('-')[2]}"
     origins = {
         "git": f"{base.commit and base.commit[:12]}, {base.describe}",
@@ -104,10 +109,11 @@ def ran(
     kvm = "without" if environment.accelerator == "tcg" else "with"
     home = series.spec.subsystem
     sentences = [
-        f"{day}, Linux {base.version} ({origins[base.kind]}) with these "
-        f"patches{compiler} ran {_counted(len(series.spec.workload), 'workload')} in "
+        f"{proof.report.started[:10]}, Linux {base.version} ({origins[base.kind]}) "
+        f"with these patches{compiler} ran "
+        f"{_counted(len(series.spec.workload), 'workload')} in "
         f"{_short(environment.qemu or 'QEMU')} {kvm} KVM"
-        f"{watchers(environment.guest)}.",
+        f"{watchers(environment.guest, proof.results())}.",
         f"Not tested on {home.tree.removeprefix(_KERNEL_ORG)}, branch {home.branch}.",
         applied,
     ]
@@ -127,17 +133,22 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {_plural(count, noun)}"
 
 
-def watchers(versions: Mapping[str, str]) -> str:
-    """The tracers in a guest with packages of these ``versions``, as a clause."""
+def watchers(versions: Mapping[str, str], evidence: Evidence) -> str:
+    """What traced any workload, with the ``versions`` of packages, as a clause."""
+    used: set[str] = set()
+    for load in evidence.workloads.values():
+        if load.facts.get("trace") is not None:
+            used.add("ftrace")
+        if load.facts.get("tracers"):
+            used.add("bpftrace")
+        used.update(load.facts.get("decoded", ()))
     programs = [
         # Without the revision of the package.
-        f"{name} {versions[package].partition('-')[0]}"
-        for package, name in _READERS.items()
-        if package in versions
+        f"{name} {versions.get(package, '').partition('-')[0]}".rstrip()
+        for name, package in _TRACERS.items()
+        if name in used
     ]
-    if not programs:
-        return ""
-    return f", traced with {', '.join(['ftrace', *programs[:-1]])} and {programs[-1]}"
+    return f", traced with {_joined(programs)}" if programs else ""
 
 
 def checked(entry: SeriesReport, *, argued: bool) -> str:
