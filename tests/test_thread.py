@@ -214,6 +214,18 @@ def test_hostile_headers_stay_in_their_line(
     assert came.dir.parent == out / "threads"
 
 
+def test_mails_that_were_never_sent_need_a_message_id(
+    tmp_path: Path, mails: list[bytes]
+) -> None:
+    plain = [re.sub(rb"\nMessage-ID: .*", b"", content, count=1) for content in mails]
+    path = _mbox(tmp_path / "t", [mails[0], mails[1], plain[2]])
+    with pytest.raises(KstallError, match=r"how wide .* has no Message-ID:") as caught:
+        incoming.read(str(path), tmp_path / "scratch")
+    assert not isinstance(caught.value, thread.BadThread)
+    assert caught.value.next is not None
+    assert "`git format-patch --thread`" in caught.value.next
+
+
 # -- comparing -------------------------------------------------------------------
 
 

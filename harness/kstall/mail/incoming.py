@@ -45,7 +45,16 @@ def read(
     It needs no kernel, so that a typo is reported before one is fetched.  Raises
     `thread.BadThread`, a verdict on the series, and `KstallError`.
     """
-    return thread.read(_fetch(origin, scratch), scratch, version)
+    posting = thread.read(_fetch(origin, scratch), scratch, version)
+    for message in _mails(posting):
+        if not message.message_id:
+            raise KstallError(
+                f"{origin}: {message.subject}: has no Message-ID: header, without "
+                "which b4 takes no mail",
+                next="give the mails as they were sent, or write patches with "
+                "`git format-patch --thread`",
+            )
+    return posting
 
 
 def receive(
@@ -128,6 +137,10 @@ def adopted(
     )
 
 
+def _mails(posting: thread.ReceivedThread) -> list[thread.ReceivedMail]:
+    return [*([posting.cover] if posting.cover else []), *posting.patches]
+
+
 def _fetch(origin: str, scratch: Path) -> Path:
     """The path ``origin``, or the thread that b4 fetches if it is a message-id."""
     path = Path(origin).expanduser()
@@ -170,8 +183,9 @@ def _ready(posting: thread.ReceivedThread, scratch: Path) -> list[Path]:
     work.mkdir(parents=True)
     git.git("init", "-q", "--template=", work)
     mbox = home / "thread.mbox"
-    chosen = [*([posting.cover] if posting.cover else []), *posting.patches]
-    mbox.write_bytes(b"".join(mail.quoted(message.content) for message in chosen))
+    mbox.write_bytes(
+        b"".join(mail.quoted(message.content) for message in _mails(posting))
+    )
     words = ("--offline-mode", "am", "-m", mbox, "-v", str(posting.version))
     try:
         completed = process.run(
