@@ -282,6 +282,9 @@ def _letter(
     entry.shown = _shown(series)
     entry.overhead = _overhead(series)
     entry.mutation = _mutation(series)
+    alone = next(check for check in entry.checks if check.name == "harness_1")
+    alone.name = "holds_alone"
+    _share(run_report, [f"another-series-{number}" for number in range(15)])
     assert entry.evidence is not None
     trace = excerpts.trace(evidence.load(directory / entry.evidence), series)
     rendered = cover.render(
@@ -298,6 +301,13 @@ def _letter(
     lines = tuple(rendered.text.splitlines()[written:])
     page = re.sub(r"<[^>]*>", " ", pages.page(run_report).replace("<wbr>", ""))
     return Letter(series, entry, lines, " ".join(html.unescape(page).split()))
+
+
+def _share(run_report: report.Report, names: list[str]) -> None:
+    """Have series called ``names`` in the kernel of the first one."""
+    (entry,) = run_report.series
+    entry.kernel = "0123456789abcdef"
+    run_report.series += [entry.model_copy(update={"name": name}) for name in names]
 
 
 def _record(results_dir: Path, *workloads: dict[str, object]) -> None:
@@ -326,6 +336,8 @@ def test_what_is_generated_fits_a_screen(
     assert len(letter.lines) <= SCREEN, "\n".join(letter.lines)
     assert max(map(len, letter.lines)) <= cover.WIDTH
     assert letter.lines[0] == ""
+    assert ", and with these patches alone" in letter.text
+    assert " 123 hunks applied at an offset." in letter.text
     assert letter.lines[-2:] == (
         "Everything else, each check with what it expected and observed:",
         URL,
@@ -455,6 +467,28 @@ def test_only_what_traced_is_named(
     _record(tmp_path, *workloads)
     versions = {"bpftrace": "0.23.2-1", "trace-cmd": "3.3.1-1+b1", "dwarves": "1.30"}
     assert results.watchers(versions, evidence.load(tmp_path)) == clause
+
+
+def test_series_in_the_same_kernel_are_named(tmp_path: Path) -> None:
+    (series,) = Project(ROOT).load(["drm-sched"])
+    directory = synthetic.prove(series, _base("debian"), tmp_path)
+    run_report = report.read(directory / "report.json")
+    (entry,) = run_report.series
+    alone = proof.Proof(directory, run_report, entry)
+    assert results.patches(alone) == "these patches"
+    elsewhere = entry.model_copy(update={"name": "elsewhere", "kernel": None})
+    run_report.series.append(elsewhere)
+    assert results.patches(alone) == "these patches"
+    run_report.series.remove(elsewhere)
+    _share(run_report, ["a", "b", "c", "d"])
+    run_report.series.append(elsewhere)
+    shared = "these patches and those of 4 other series (a, b, c and 1 more)"
+    assert results.patches(alone) == shared
+    check = _passed("holds_alone", "harness", "It passes alone, too.")
+    entry.checks.append(check)
+    assert results.patches(alone) == f"{shared}, and with these patches alone"
+    check.status = "skip"
+    assert results.patches(alone) == shared
 
 
 def test_what_does_not_fit_is_counted() -> None:

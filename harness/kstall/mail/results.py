@@ -84,6 +84,8 @@ _TRACERS = {
     "perf": "linux-perf",
     "trace-cmd": "trace-cmd",
 }
+#: The check that all others pass on a kernel without other series, too.
+_ALONE = "holds_alone"
 #: Operations that only an older event is traced in: the row before has their reason.
 _COMPARED = re.compile(r".*, while .* (?:is|are) traced$")
 #: Names in a sentence, at most.
@@ -110,7 +112,7 @@ def ran(series: Series, proof: Proof, base: Base, applied: str) -> str:
     home = series.spec.subsystem
     sentences = [
         f"{proof.report.started[:10]}, Linux {base.version} ({origins[base.kind]}) "
-        f"with these patches{compiler} ran "
+        f"with {patches(proof)}{compiler} ran "
         f"{_counted(len(series.spec.workload), 'workload')} in "
         f"{_short(environment.qemu or 'QEMU')} {kvm} KVM"
         f"{watchers(environment.guest, proof.results())}.",
@@ -118,6 +120,24 @@ def ran(series: Series, proof: Proof, base: Base, applied: str) -> str:
         applied,
     ]
     return " ".join(filter(None, sentences))
+
+
+def patches(proof: Proof) -> str:
+    """Whose patches the kernel had that was booted."""
+    kernel = proof.entry.kernel
+    others = [
+        entry.name
+        for entry in proof.report.series
+        if entry.kernel == kernel and entry.name != proof.entry.name
+    ]
+    if kernel is None or not others:
+        return "these patches"
+    passed = {check.name for check in proof.entry.checks if check.status == "pass"}
+    alone = ", and with these patches alone" if _ALONE in passed else ""
+    return (
+        f"these patches and those of {len(others)} other series ({_first(others)})"
+        f"{alone}"
+    )
 
 
 def _short(version: str) -> str:
