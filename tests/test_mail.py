@@ -833,6 +833,87 @@ def test_who_gets_what(desk: Desk) -> None:
     assert f"| {tracing} | Cc, list | 0, 1 | trace events in demo_trace.h |" in page
 
 
+FIXED = "demo: Invent naps"
+
+
+def _invented(linux: Path, home: Path, address: str = "old@example.org") -> str:
+    """The commit ``FIXED`` in the checkout ``linux``, of an author whose name and
+    address have changed."""
+    (linux / ".mailmap").write_text("Née Demo <new@example.org> <old@example.org>\n")
+    (linux / ".get_maintainer.ignore").write_text(
+        "# Do not ask\nTired <tired@example.org> # any more\n"
+    )
+    postbox.run(("git", "add", "."), linux, home)
+    author = f"--author=Old Demo <{address}>"
+    postbox.run(("git", "commit", "-q", author, "-m", FIXED), linux, home)
+    digits = postbox.run(("git", "rev-parse", "HEAD"), linux, home).strip()
+    postbox.run(("git", "commit", "-q", "--allow-empty", "-m", "more"), linux, home)
+    return digits[:12]
+
+
+def _fix(desk: Desk, digits: str, subject: str = FIXED) -> None:
+    """Have the second patch fix that commit, and a run that proves it."""
+    tag = f'Fixes: {digits} ("{subject}")\nAssisted-by: LLM\n---\n'
+    desk.edit("0002-demo.patch", "Assisted-by: LLM\n---\n", tag)
+    desk.prove()
+
+
+def _fixing(root: Path, home: Path, address: str, branch: str, subject: str) -> Desk:
+    """A series for a checkout, or a ``branch`` of it, of which a patch is a fix."""
+    linux = kerneltree.checkout(root / "linux")
+    digits = _invented(linux, home, address)
+    kernel = Path(f"{linux}{branch}")
+    base = kerneltree.base(kernel, root / "cache")
+    project = kerneltree.project(root / "project")
+    request = export.Export(project, kernel, root / "cache", root / "out")
+    desk = Desk(root, project, base, request)
+    _fix(desk, digits, subject)
+    return desk
+
+
+@pytest.mark.parametrize("branch", ["", "#HEAD"])
+def test_who_wrote_what_is_fixed_gets_the_fix(
+    tmp_path: Path, home: Path, branch: str
+) -> None:
+    desk = _fixing(tmp_path, home, "old@example.org", branch, FIXED)
+    done = desk.export()
+    author = recipients.Recipient(
+        *("Née Demo", "new@example.org", False, False, ("wrote the commit in Fixes:",))
+    )
+    first, second = done.recipients.patches
+    assert author in second
+    assert author in done.recipients.cover
+    assert author.address not in {recipient.address for recipient in first}
+    assert done.recipients.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "subject", "unknown"),
+    [
+        ("tired@example.org", FIXED, 0),
+        ("nobody@localhost", FIXED, 1),
+        ("old@example.org", "demo: Something else", 1),
+    ],
+    ids=["ignored", "no address", "other commit"],
+)
+def test_who_cannot_or_will_not_be_asked_is_left_out(
+    tmp_path: Path, home: Path, address: str, subject: str, unknown: int
+) -> None:
+    done = _fixing(tmp_path, home, address, "", subject).export()
+    assert not any(
+        "Fixes:" in why for to in done.recipients.cover for why in to.because
+    )
+    assert len(done.recipients.unknown) == unknown
+
+
+def test_without_a_history_it_is_missing_who_wrote_what_is_fixed(desk: Desk) -> None:
+    _fix(desk, "0123456789ab")
+    done = desk.export()
+    assert done.recipients.unknown == ("0123456789ab",)
+    page = summary.page([summary.ExportOutcome(desk.series, done)], desk.base, desk.out)
+    assert "- authors of commits in Fixes: as recipients: 0123456789ab; those" in page
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -3,30 +3,35 @@
 
 The tree's own ``scripts/get_maintainer.pl`` runs for each patch, with the patched
 MAINTAINERS file.  It runs on copies of the few files that it reads, so it needs neither
-the workspace nor a user's tree.
+the workspace nor a user's tree.  Without a history it does not know who wrote the
+commits in Fixes: tags; these are looked up in that of the base, if it has one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from email.headerregistry import Address
-from email.utils import formataddr
+from email.utils import formataddr, parseaddr
 from pathlib import Path
 
 from ..base import KstallError, process
-from ..series import Cc, PatchFile, Series
-from ..tree import tree
+from ..lint import patchtext
+from ..series import Cc, PatchFile, Series, patchfile
+from ..tree import Base, git, remote, tree
 
 _SCRIPT = "scripts/get_maintainer.pl"
-_READS = (_SCRIPT, "MAINTAINERS", ".get_maintainer.ignore", ".mailmap")
+_IGNORE = ".get_maintainer.ignore"
+_READS = (_SCRIPT, "MAINTAINERS", _IGNORE, ".mailmap")
 _LINE = re.compile(
     r"(?:(?P<name>.*) <(?P<address>\S+)>|(?P<bare>\S+)) \((?P<role>.+)\)"
 )
 _LIST = re.compile(r"[a-z -]*\blist\b")
 _MORE_ROLES = re.compile(r",(?:maintainer|supporter|reviewer|[a-z]+ list):")
 _TRACING = "linux-trace-kernel@vger.kernel.org"
+_WROTE = "wrote the commit in Fixes:"
 _TIMEOUT_S = 120.0
 
 
@@ -66,11 +71,15 @@ class Recipient:
 @dataclass(frozen=True)
 class Recipients:
     """The recipients of each patch, those of the cover letter (all of them), and those
-    whom the tree's script names but the series omits, with the reason."""
+    whom the tree's script names but the series omits, with the reason.
+
+    ``unknown`` has the commits in Fixes: tags of which the author is not known.
+    """
 
     patches: tuple[tuple[Recipient, ...], ...]
     cover: tuple[Recipient, ...]
     omitted: tuple[Recipient, ...]
+    unknown: tuple[str, ...]
 
     def know(self, section: str) -> bool:
         """Whether MAINTAINERS has any of them in that section, for a touched file."""
@@ -102,7 +111,9 @@ def find(series: Series, plan: tree.Plan, scratch: Path) -> Recipients:
     without the script or MAINTAINERS, and `BadAddress`.
     """
     copies = _copies(plan, scratch)
+    ignored = _ignored(copies)
     omitted: dict[str, Recipient] = {}
+    unknown: dict[str, None] = {}
     patches = []
     for patch in series.patches:
         ranked = [
@@ -116,6 +127,11 @@ def find(series: Series, plan: tree.Plan, scratch: Path) -> Recipients:
                 )
             else:
                 recipients.append(recipient)
+        for digits, author in _fixed(patch, plan.base).items():
+            if author is None:
+                unknown[digits] = None
+            elif author.address.lower() not in ignored:
+                recipients.append(author)
         patches.append(_merged([*recipients, *_additions(series, patch)]))
     # Those who should act on one patch have to see the others.
     acting = _merged(
@@ -127,7 +143,7 @@ def find(series: Series, plan: tree.Plan, scratch: Path) -> Recipients:
     left_out = tuple(
         recipient for address, recipient in omitted.items() if address not in addresses
     )
-    return Recipients(everyone, cover, left_out)
+    return Recipients(everyone, cover, left_out, tuple(unknown))
 
 
 def parse(output: str) -> tuple[Recipient, ...]:
@@ -163,6 +179,43 @@ def _copies(plan: tree.Plan, scratch: Path) -> Path:
             continue
         file.write(directory / path)
     return directory
+
+
+def _ignored(directory: Path) -> frozenset[str]:
+    """The addresses of those who asked the script not to name them for a history."""
+    path = directory / _IGNORE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    addresses = [parseaddr(line.partition("#")[0])[1].lower() for line in lines]
+    return frozenset(filter(None, addresses))
+
+
+def _fixed(patch: PatchFile, base: Base) -> dict[str, Recipient | None]:
+    """The authors of the commits in Fixes: tags of ``patch``, by commit; None if the
+    base does not have that commit in a history, or no address for it."""
+    message, _ = patchfile.split(patch.path)
+    top = _repository(base)
+    authors: dict[str, Recipient | None] = {}
+    for _, digits, subject in patchtext.fixes(message):
+        authors[digits] = None
+        if top is None or base.commit is None:
+            continue
+        commit = git.commit(top, digits, base.commit)
+        if commit is None or commit.subject != subject:
+            continue
+        name, address = git.author(top, commit.id, base.commit)
+        with contextlib.suppress(BadAddress):
+            require_address(address, digits)
+            if name.isprintable():
+                authors[digits] = Recipient(name, address, False, False, (_WROTE,))
+    return authors
+
+
+def _repository(base: Base) -> Path | None:
+    """The repository on this machine that ``base`` is a commit of, if any."""
+    if base.kind != "git":
+        return None
+    branch = remote.named(Path(base.origin))
+    return Path(base.origin) if branch is None else branch.path
 
 
 def _query(patch: PatchFile, directory: Path, scratch: Path) -> tuple[Recipient, ...]:

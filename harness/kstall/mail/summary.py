@@ -62,6 +62,12 @@ class ExportOutcome:
                 f"a section of MAINTAINERS that is called {home} and has one of the "
                 "files: see `name` of [subsystem]"
             )
+        if self.exported.recipients.unknown:
+            commits = ", ".join(self.exported.recipients.unknown)
+            missing.append(
+                f"authors of commits in Fixes: as recipients: {commits}; those of a "
+                "KERNEL= that is a git checkout with its history are looked up"
+            )
         if self.exported.signed is None:
             missing.append("a sign-off: `kstall series --sign-off` shows what it means")
         return tuple(missing)

@@ -261,6 +261,14 @@ def commit(top: Path, name: str, head: str) -> Commit | None:
     return Commit(full_id, subject.decode("utf-8", "replace").strip(), ancestor)
 
 
+def author(top: Path, commit_id: str, head: str) -> tuple[str, str]:
+    """Name and address of a commit's author, by the .mailmap of the commit ``head``."""
+    words = ("show", "--no-patch", "--format=%aN%n%aE", commit_id)
+    answer = git(*words, cwd=top, settings={"mailmap.blob": f"{head}:.mailmap"})
+    name, _, address = answer.decode("utf-8", "replace").strip("\n").partition("\n")
+    return name, address
+
+
 def changes(checkout: Checkout, keep: Path) -> tuple[str, ...]:
     """Tracked files that differ from HEAD, staged or not, sorted.
 
