@@ -6,7 +6,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,14 @@ from kstall.mail import cover, excerpts, proof, results
 from kstall.report import SeriesReport, report
 from kstall.report import html as pages
 from kstall.series import Project, Series
-from kstall.tree import Base
+from kstall.tree import Base, remote
 from kstall.verdict import Check, Comparison, Kind
 
 ROOT = Path(__file__).resolve().parents[1]
 URL = "https://people.example.org/~somebody/kstall/20261127T105527Z/report.html"
+#: The tree of a maintainer, and its branch, as a letter names it.
+TREE = "git://git.kernel.org/pub/scm/linux/kernel/git/rdma/rdma.git"
+HOME = "rdma/rdma.git, branch for-next"
 #: Lines that a letter generates, at most.
 SCREEN = 50
 MODES: tuple[costs.Mode, ...] = ("base", "off", "ftrace", "bpftrace")
@@ -467,6 +470,29 @@ def test_only_what_traced_is_named(
     _record(tmp_path, *workloads)
     versions = {"bpftrace": "0.23.2-1", "trace-cmd": "3.3.1-1+b1", "dwarves": "1.30"}
     assert results.watchers(versions, evidence.load(tmp_path)) == clause
+
+
+@pytest.mark.parametrize(
+    ("kind", "origin", "sentence"),
+    [
+        ("debian", "linux-source-7.3", f"Not tested on {HOME}."),
+        ("tarball", "/linux-7.3.tar", f"Not tested on {HOME}."),
+        ("git", "/home/me/linux", f"Whether this is {HOME}, was not checked."),
+        ("git", f"{TREE}#master", f"Whether this is {HOME}, was not checked."),
+        ("directory", "/linux", f"Whether this is {HOME}, was not checked."),
+        ("git", str(remote.named(Path(f"{TREE}#for-next"))), ""),
+    ],
+)
+def test_a_proof_on_the_maintainers_tree_is_not_denied(
+    kind: str, origin: str, sentence: str
+) -> None:
+    (series,) = Project(ROOT).load(["rdma-cq"])
+    assert (series.spec.subsystem.tree, series.spec.subsystem.branch) == (
+        TREE,
+        "for-next",
+    )
+    base = replace(_base(kind), origin=origin)
+    assert results.untested(series, base) == sentence
 
 
 def test_series_in_the_same_kernel_are_named(tmp_path: Path) -> None:

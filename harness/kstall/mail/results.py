@@ -109,14 +109,13 @@ def ran(series: Series, proof: Proof, base: Base, applied: str) -> str:
     if environment.compiler is not None:
         compiler = f", built with {_short(environment.compiler)},"
     kvm = "without" if environment.accelerator == "tcg" else "with"
-    home = series.spec.subsystem
     sentences = [
         f"{proof.report.started[:10]}, Linux {base.version} ({origins[base.kind]}) "
         f"with {patches(proof)}{compiler} ran "
         f"{_counted(len(series.spec.workload), 'workload')} in "
         f"{_short(environment.qemu or 'QEMU')} {kvm} KVM"
         f"{watchers(environment.guest, proof.results())}.",
-        f"Not tested on {home.tree.removeprefix(_KERNEL_ORG)}, branch {home.branch}.",
+        untested(series, base),
         applied,
     ]
     return " ".join(filter(None, sentences))
@@ -138,6 +137,18 @@ def patches(proof: Proof) -> str:
         f"these patches and those of {len(others)} other series ({_first(others)})"
         f"{alone}"
     )
+
+
+def untested(series: Series, base: Base) -> str:
+    """That ``base`` is not the maintainer's tree, or may not be, as a sentence; empty
+    if it is."""
+    home = series.spec.subsystem
+    place = f"{home.tree.removeprefix(_KERNEL_ORG)}, branch {home.branch}"
+    if base.kind in ("debian", "tarball"):
+        return f"Not tested on {place}."
+    if base.kind == "git" and base.origin == f"{home.tree}#{home.branch}":
+        return ""
+    return f"Whether this is {place}, was not checked."
 
 
 def _short(version: str) -> str:
