@@ -416,6 +416,21 @@ def history(tmp_path: Path) -> Bench:
     return Bench(tmp_path, kerneltree.base(top, tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_a_patch_fixes_is_looked_up_in_a_branch(
+    history: Bench, elsewhere: bool
+) -> None:
+    """One that is fetched comes without its history."""
+    top = history.root / "tree"
+    repository = f"file://{top}" if elsewhere else str(top)
+    branch = kerneltree.base(Path(f"{repository}#main"), history.root / "cache")
+    digits = _git(top, "rev-parse", "main~1")[:12]
+    step = nap(message=f'{MESSAGE}Fixes: {digits} ("demo: add naps")\n')
+    bench = Bench(history.root, branch)
+    check = bench.judge(bench.series(step))["fixes_are_in_history"]
+    assert check.status == ("skip" if elsewhere else "pass")
+
+
 def _git(top: Path, *words: str) -> str:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
     argv = ("git", *identity, "-c", "commit.gpgSign=false", *words)

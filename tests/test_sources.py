@@ -23,7 +23,7 @@ from kstall.series import Project, projects
 from test_layers import FLOW
 
 PACKAGES = {name: f"kstall/{name}" for name in FLOW} | {"agent": "kstall_guest"}
-BASE = SimpleNamespace(id="base", commit=None, kind="directory")
+BASE = SimpleNamespace(id="base", commit=None, repository=None, kind="directory")
 PLAN: Any = SimpleNamespace(files={}, states=[()], base=BASE)
 TOOLS: Any = SimpleNamespace(id="tools")
 KERNEL: Any = SimpleNamespace(key="kernel")

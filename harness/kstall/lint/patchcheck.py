@@ -424,7 +424,7 @@ def fixes_are_in_history(subject: CheckedSeries) -> list[list[Finding]]:
     the tag gives."""
     fixes = [list(patchtext.fixes(_message(patch))) for patch in subject.series.patches]
     base = subject.plan.base
-    if any(fixes) and base.commit is None:
+    if any(fixes) and base.repository is None:
         raise CannotTell(
             f"{base.origin} ({base.kind}) has no history to look up Fixes: tags in; "
             "KERNEL= of a git checkout has one"
@@ -440,8 +440,8 @@ def fixes_are_in_history(subject: CheckedSeries) -> list[list[Finding]]:
 
 
 def _history_faults(base: Base, digits: str, subject: str) -> Iterator[str]:
-    assert base.commit is not None
-    top = Path(base.origin)
+    top = base.repository
+    assert top is not None and base.commit is not None
     commit = git.commit(top, digits, base.commit)
     if (commit is None or not commit.ancestor) and git.is_shallow(top):
         raise CannotTell(
@@ -464,9 +464,9 @@ def history(series: Series, base: Base) -> list[object]:
         for patch in series.patches
         for _, digits, _ in patchtext.fixes(_message(patch))
     ]
-    if base.commit is None or not names:
+    top = base.repository
+    if top is None or not names:
         return [base.kind, bool(names)]
-    top = Path(base.origin)
     commits = [git.resolve(top, name) for name in names]
     return [base.commit, git.is_shallow(top), commits]
 

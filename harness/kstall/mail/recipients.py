@@ -20,7 +20,7 @@ from pathlib import Path
 from ..base import KstallError, process
 from ..lint import patchtext
 from ..series import Cc, PatchFile, Series, patchfile
-from ..tree import Base, git, remote, tree
+from ..tree import Base, git, tree
 
 _SCRIPT = "scripts/get_maintainer.pl"
 _IGNORE = ".get_maintainer.ignore"
@@ -193,7 +193,7 @@ def _fixed(patch: PatchFile, base: Base) -> dict[str, Recipient | None]:
     """The authors of the commits in Fixes: tags of ``patch``, by commit; None if the
     base does not have that commit in a history, or no address for it."""
     message, _ = patchfile.split(patch.path)
-    top = _repository(base)
+    top = base.repository
     authors: dict[str, Recipient | None] = {}
     for _, digits, subject in patchtext.fixes(message):
         authors[digits] = None
@@ -208,14 +208,6 @@ def _fixed(patch: PatchFile, base: Base) -> dict[str, Recipient | None]:
             if name.isprintable():
                 authors[digits] = Recipient(name, address, False, False, (_WROTE,))
     return authors
-
-
-def _repository(base: Base) -> Path | None:
-    """The repository on this machine that ``base`` is a commit of, if any."""
-    if base.kind != "git":
-        return None
-    branch = remote.named(Path(base.origin))
-    return Path(base.origin) if branch is None else branch.path
 
 
 def _query(patch: PatchFile, directory: Path, scratch: Path) -> tuple[Recipient, ...]:

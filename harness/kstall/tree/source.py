@@ -58,6 +58,14 @@ class Base:
     commit: str | None = None
     dirty: tuple[str, ...] = ()
 
+    @property
+    def repository(self) -> Path | None:
+        """The repository on this machine that has the history of its commit, if any."""
+        if self.commit is None:
+            return None
+        branch = remote.named(Path(self.origin))
+        return Path(self.origin) if branch is None else branch.path
+
     def as_json(self) -> dict[str, str]:
         """The base for another process, without its path."""
         return {"id": self.id, "version": self.version, "describe": self.describe}
