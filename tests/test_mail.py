@@ -751,6 +751,16 @@ def test_no_identity_is_one_error(
         ("Why.\n\nFixes: 0123 (x)", "Why.\n\nFixes: 0123 (x)\nS"),
         ("W.\n\nAssisted-by: LLM\nCc: a@b.c", "W.\n\nAssisted-by: LLM\nS\nCc: a@b.c"),
         ("W.\n\nReviewed-by: R <r@x.y>", "W.\n\nS\nReviewed-by: R <r@x.y>"),
+        (
+            "W.\n\nLink: https://x.y/\nFixes: 0123 (x)\nCc: a@b.c # v6.2+\n"
+            "Assisted-by: LLM",
+            "W.\n\nLink: https://x.y/\nFixes: 0123 (x)\nCc: a@b.c # v6.2+\n"
+            "Assisted-by: LLM\nS",
+        ),
+        (
+            "W.\n\nFixes: 0123 (x)\nLink: https://x.y/\nCc: a@b.c\nAssisted-by: LLM",
+            "W.\n\nFixes: 0123 (x)\nLink: https://x.y/\nCc: a@b.c\nAssisted-by: LLM\nS",
+        ),
         ("W.\n\nAssisted-by: LLM\nS", "W.\n\nAssisted-by: LLM\nS"),
         ("", "S"),
     ],

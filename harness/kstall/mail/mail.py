@@ -73,14 +73,17 @@ def change_id(name: str, began: datetime) -> str:
 
 
 def signed_off(message: str, author: Person) -> str:
-    """``message`` with the author's Signed-off-by: after the tags that precede it."""
+    """``message`` with the author's Signed-off-by: after all tags but the last ones, if
+    others add those."""
     lines = message.rstrip("\n").splitlines()
     first = len(lines)
     while first and _TRAILER.fullmatch(lines[first - 1]):
         first -= 1
     tag = f"Signed-off-by: {author.tag}"
     block = [line for line in lines[first:] if line != tag]
-    place = next((n for n, line in enumerate(block) if _LATER.match(line)), len(block))
+    place = len(block)
+    while place and _LATER.match(block[place - 1]):
+        place -= 1
     block.insert(place, tag)
     head = lines[:first]
     if head and head[-1]:
