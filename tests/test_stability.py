@@ -748,3 +748,6 @@ def test_no_answer_is_reported_with_its_cause() -> None:
     assert stability.describe_suite(suite).endswith(
         "could-not-judge: the guest went away"
     )
+    suite = replace(suite, cause="the kernel panicked", failed=True)
+    text = stability.describe_suite(suite)
+    assert text.endswith(" processors: failed: the kernel panicked")

@@ -590,7 +590,8 @@ def describe_suite(repeated: Repeated) -> str:
     """A suite's counts in a line, and its complaints in those after it."""
     title = f"{repeated.suite}, load {repeated.load}, {repeated.cpus} processors"
     if repeated.count is None:
-        return f"{title}: could-not-judge: {repeated.cause}"
+        verdict = "failed" if repeated.failed else "could-not-judge"
+        return f"{title}: {verdict}: {repeated.cause}"
     counts = (
         f"{repeated.count.passed} passed, {repeated.count.failed} failed, "
         f"{repeated.count.not_run} without an answer, in {repeated.seconds:.0f} s"
