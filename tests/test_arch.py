@@ -19,6 +19,8 @@ from kstall.build import Toolchain, kconfig, kernel
 from kstall.debian import Root, root
 from kstall.guest import accel, guest
 from kstall.guest.guest import Accel, GuestError, Machine
+from kstall.pipeline import Request
+from kstall.series import Project
 
 X86, ARM = arch.X86_64, arch.ARM64
 
@@ -39,6 +41,14 @@ def test_a_machine_is_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ARM.place("builds") == "builds-arm64"
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert arch.host() is X86
+
+
+def test_unless_it_is_said_a_request_is_for_the_machine_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    request = Request(Project(tmp_path), (), None, tmp_path, tmp_path)
+    assert request.arch is ARM
 
 
 def test_what_is_lacking_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
