@@ -173,7 +173,14 @@ state=$(cksum "$top/pyproject.toml")
 if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 	! "$top/.venv/bin/python" -c 'import kstall' 2>/dev/null; then
 	echo "setup: installing the Python packages into .venv"
-	"$python" -m venv --clear "$top/.venv"
+	# What works is kept in case pip fails, as it does without network.
+	clear=--clear
+	version='import sys; print(sys.version, sys.base_prefix)'
+	if [ "$("$top/.venv/bin/python" -c "$version" 2>/dev/null)" = \
+		"$("$python" -c "$version")" ]; then
+		clear=
+	fi
+	"$python" -m venv ${clear:+"$clear"} "$top/.venv"
 	log="$top/.venv/setup.log"
 	if ! "$top/.venv/bin/pip" install -e "${top}[test]" >"$log" 2>&1; then
 		tail -n 20 "$log" >&2

@@ -204,3 +204,36 @@ def test_a_machine_of_it_needs_nothing(machine: Machine) -> None:
     (machine.top / "bin/dpkg").write_text("#!/bin/sh\necho arm64\n")
     lacking = {"LACKING": "gcc-aarch64-linux-gnu", "KSTALL_ARCH": "arm64"}
     assert machine.setup(**lacking) == (0, "", [])
+
+
+# Of `python -m venv`, what it does to what is there.
+VENV = """case "$*" in
+*--clear*) rm -rf "$TOP/.venv"; mkdir -p "$TOP/.venv/bin";;
+*" venv "*) ;;
+*sys.version*) echo "$VERSION";;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"), [("3.13.5 /usr", True), ("3.12.1 /opt", False)]
+)
+def test_an_environment_outlives_a_pip_that_fails(
+    machine: Machine, version: str, kept: bool
+) -> None:
+    top = machine.top
+    for path, text in (
+        (top / "bin/python3", VENV),
+        (top / ".venv/bin/python", 'echo "3.13.5 /usr"'),
+        (top / ".venv/bin/pip", "echo no network; exit 1"),
+    ):
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    (top / "pyproject.toml").write_text("[project]\n")
+    status, output, _ = machine.setup(TOP=str(top), VERSION=version)
+    assert status == 2
+    assert "setup: pip failed" in output
+    assert (top / ".venv/bin/python").exists() == kept
+    # The next set-up tries again.
+    again = machine.setup(TOP=str(top), VERSION=version)
+    assert (again[0], "installing the Python packages" in again[1]) == (2, True)
