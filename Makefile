@@ -21,7 +21,10 @@ LEVEL ?= full
 N ?= 20
 LOAD = 2 4
 PYTHON ?=
-# Handed on by the environment: a path or a branch's name is no shell code.
+# Handed on by the environment, as they were given: a path or a branch's name is code
+# neither of the shell nor of make.
+$(foreach name,PYTHON KERNEL KERNELS SERIES VERSION MATRIX WORKERS REPORT, \
+	$(eval override $(name) := $$(value $(name))))
 export PYTHON KERNEL KERNELS SERIES VERSION LEVEL MATRIX WORKERS REPORT
 unexport ARCH
 export KSTALL_ARCH = $(ARCH)

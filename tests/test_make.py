@@ -165,7 +165,7 @@ def test_stability_is_asked_for_in_words(
     [
         ((), "--version 1 -- "),
         (
-            ("SERIES=a b", "REPORT=https://example.org/r.html?a=$$(id)&b=1#a"),
+            ("SERIES=a b", "REPORT=https://example.org/r.html?a=$(id)&b=1#a"),
             "--version 1 --report-url https://example.org/r.html?a=$(id)&b=1#a -- a b",
         ),
         (("VERSION=2", "REPORT="), "--version 2 -- "),
@@ -190,6 +190,26 @@ def test_guests_are_booted_again_if_that_is_asked_for(
 ) -> None:
     output = _kstall(project_root, tmp_path, "validate", *words, AGAIN="1")
     assert output.split() == f"validate {asked}".split()
+
+
+@pytest.mark.parametrize("name", ["/a$HOME/b", "/a b", "r#$(shell id)", "$$", "`id`"])
+def test_a_tree_s_name_is_no_code(
+    project_root: Path, tmp_path: Path, name: str
+) -> None:
+    given = f"validate --level full --kernel {name} -- s\n"
+    for number, environment in enumerate(({}, {"KERNEL": name})):
+        words = () if environment else (f"KERNEL={name}",)
+        place = tmp_path / str(number)
+        place.mkdir()
+        output = _kstall(
+            project_root, place, "validate", "SERIES=s", *words, **environment
+        )
+        assert output == given
+
+
+def test_several_trees_are_words(project_root: Path, tmp_path: Path) -> None:
+    output = _kstall(project_root, tmp_path, "validate", "KERNELS=a$b  c", "SERIES=s")
+    assert output == "validate --level full --kernel a$b --kernel c -- s\n"
 
 
 def _kstall(project_root: Path, place: Path, *words: str, **environment: str) -> str:

@@ -818,7 +818,7 @@ def test_make_hands_trees_on_and_runs_nothing_of_them(
         (["MATRIX=a b.toml"], ["--matrix", "a b.toml", "--"]),
         (
             ["MATRIX=$(touch sprung)`touch sprung`"],
-            ["--matrix", "`touch sprung`", "--"],
+            ["--matrix", "$(touch sprung)`touch sprung`", "--"],
         ),
         (
             ["MATRIX=a.toml", "WORKERS=2", "ARCH=arm64", "LEVEL=full", "SERIES=one"],
