@@ -87,6 +87,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(key, raising=False)
     for key, value in postbox.environment(place).items():
         monkeypatch.setenv(key, value)
+    # The checkout may have an identity of its own.
+    monkeypatch.chdir(place)
     return place
 
 
