@@ -725,6 +725,90 @@ def test_a_key_is_for_one_content_only(desk: Desk) -> None:
         desk.export(sign_off=key)
 
 
+ALICE = "Alice A. Lice <alice@example.org>"
+
+
+def _from_alice(desk: Desk) -> None:
+    """Have Alice be the author of the first patch, who signed it off."""
+    name = "0001-demo.patch"
+    desk.edit(name, "From: kstall <noreply@kstall.invalid>", f"From: {ALICE}")
+    desk.edit(name, "Assisted-by: LLM\n", f"Assisted-by: LLM\nSigned-off-by: {ALICE}\n")
+    desk.prove()
+
+
+def test_a_patch_stays_its_author_s(tmp_path: Path, home: Path) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    _from_alice(desk)
+    with pytest.raises(contributor.NotCertified) as shown:
+        desk.export(sign_off="")
+    assert f"  demo: trace naps (From: {ALICE}) (Assisted-by: LLM)\n" in str(
+        shown.value
+    )
+    done = _certified(desk)
+    cover, first, second = (_mail(letter) for letter in done.letters)
+    assert {str(m["from"].addresses[0].addr_spec) for m in (cover, first, second)} == {
+        postbox.ADDRESS
+    }
+    text = first.get_content()
+    assert text.startswith(f"From: {ALICE}\n\nA nap is not seen.\n")
+    who = f"{postbox.NAME} <{postbox.ADDRESS}>"
+    tags = f"LLM\nSigned-off-by: {ALICE}\nSigned-off-by: {who}\n---\n"
+    assert tags in text
+    assert not second.get_content().startswith("From: ")
+    log = f"Alice A. Lice (1):\n  demo: trace naps\n\n{postbox.NAME} (1):\n  demo: say"
+    assert log in cover.get_content()
+    applied = postbox.checkout(
+        dict(tree.plan(desk.base, desk.series.patches, desk.root).states[0]),
+        desk.root / "applied",
+        home,
+    )
+    files = [done.dir / letter.name for letter in done.letters[1:]]
+    postbox.run(("git", "am", "-q", *files), applied, home)
+    linux = desk.root / "linux"
+    form = "--format=%an <%ae>, %cn <%ce>"
+    for place, branch in ((applied, "HEAD"), (linux, prep.branch(done, linux))):
+        words = ("git", "log", form, "-2", branch)
+        assert postbox.run(words, place, home) == f"{who}, {who}\n{ALICE}, {who}\n"
+
+
+def test_whoever_signs_off_their_own_patch_is_named_once(desk: Desk) -> None:
+    name = "0001-demo.patch"
+    sender = f"From: Aase <{postbox.ADDRESS.upper()}>"
+    desk.edit(name, "From: kstall <noreply@kstall.invalid>", sender)
+    desk.prove()
+    done = _certified(desk)
+    assert not _mail(done.letters[1]).get_content().startswith("From: ")
+    assert f"\n{postbox.NAME} (2):\n" in _mail(done.letters[0]).get_content()
+
+
+def test_an_author_above_the_message_is_the_author(desk: Desk) -> None:
+    name = "0001-demo.patch"
+    # As `git format-patch --from` has it, if the committer is another one.
+    author = "Ö, A. <o@example.org>"
+    desk.edit(name, "From: kstall <noreply@kstall.invalid>", f"From: {ALICE}")
+    desk.edit(name, "A nap is not seen.", f"From: {author}\n\nA nap is not seen.")
+    desk.prove()
+    done = desk.export()
+    text = _mail(done.letters[1]).get_content()
+    assert text.startswith(f"From: {author}\n\nA nap is not seen.\n")
+    assert done.messages[0].startswith("A nap is not seen.")
+    assert "\nkstall (1):\n" in _mail(done.letters[0]).get_content()
+    # Nor does it change from one version to the next.
+    diff = _mail(desk.export(version=2).letters[0]).get_content()
+    assert re.search(r"1: +\w+ = 1: +\w+ demo: trace naps", diff)
+
+
+def test_an_author_without_an_address_is_one_error(desk: Desk) -> None:
+    desk.edit(
+        "0001-demo.patch", "kstall <noreply@kstall.invalid>", "Alice <a@localhost>"
+    )
+    desk.prove()
+    with pytest.raises(
+        KstallError, match=r"From: of \S+0001-demo\.patch: 'a@localhost' has no domain"
+    ):
+        desk.export()
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [

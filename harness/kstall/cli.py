@@ -497,7 +497,8 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         nargs="?",
         const="",
         metavar="KEY",
-        help="be the author and sign off; without KEY, show what that certifies",
+        help="sign off, and be the author of patches that have none; without KEY, show "
+        "what that certifies",
     )
     thread.add_argument(
         "--b4-prep",

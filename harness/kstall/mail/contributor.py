@@ -12,10 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import formataddr
+from pathlib import Path
 
 from ..base import KstallError, cache, process
-from ..series import Series
-from ..tree import tree
+from ..series import Series, patchfile
+from ..tree import git, tree
 from .recipients import require_address
 
 #: Top-level domain of the author of drafts, as whom no mail can be sent.
@@ -25,6 +26,9 @@ _ASSISTANTS = "Documentation/process/coding-assistants.rst"
 _DCO = re.compile(
     r"^ *Developer's Certificate of Origin 1\.1$.*?(?=^\S)", re.MULTILINE | re.DOTALL
 )
+# `git mailinfo` says who the author is, and a message may begin with the same.
+_AUTHOR = re.compile(r"Author: (?P<name>.*)\nEmail: (?P<address>.*)\n")
+_IN_BODY = re.compile(r"\AFrom: .*<.*@.*>(?:\n\n+|\Z)")
 _IDENT = re.compile(r"(?P<name>.*) <(?P<address>[^<>]*)> \d+ [+-]\d+\s*")
 
 
@@ -44,6 +48,10 @@ class Person:
     def tag(self) -> str:
         """For Signed-off-by: and the like."""
         return f"{self.name} <{self.address}>"
+
+    def is_same(self, other: Person) -> bool:
+        """Whether ``other`` has the same address, however the name is written."""
+        return self.address.lower() == other.address.lower()
 
 
 class NoIdentity(KstallError):
@@ -77,17 +85,46 @@ def identity() -> Person:
     if not name or not name.isprintable() or re.search(r'[<>"\\]', name):
         raise NoIdentity(f"{name!r} is no name to sign off with", next=setting)
     require_address(address, "git's user.email")
-    if address.rpartition(".")[2].lower() in (NOBODY_DOMAIN, "localhost", "local"):
+    if _top(address) in (NOBODY_DOMAIN, "localhost", "local"):
         raise NoIdentity(f"{address} is not a real address", next=setting)
     return Person(name, address)
 
 
+def authored(patch: Path) -> tuple[Person | None, str, str]:
+    """A patch's author, its message, and what comes after its ``---`` line.
+
+    None stands for the author of drafts.  As for `git am`, a From: above the message
+    counts more than the header; it is no part of the message.  Raises `BadAddress` and
+    `patchfile.Unmailable`.
+    """
+    message, rest = patchfile.split(patch)
+    words = ("mailinfo", "--no-scissors", "--encoding=UTF-8", "/dev/null", "/dev/null")
+    facts = git.git(*words, env=git.IDENTITY, input=patch.read_bytes()).decode()
+    match = _AUTHOR.match(facts)
+    address = match["address"] if match else ""
+    author = None
+    if match is not None and _top(address) != NOBODY_DOMAIN:
+        require_address(address, f"From: of {patch}")
+        author = Person(match["name"], address)
+    return author, _IN_BODY.sub("", message), rest
+
+
+def _top(address: str) -> str:
+    """The top-level domain."""
+    return address.rpartition(".")[2].lower()
+
+
 def statement(
-    series: Series, plan: tree.Plan, person: Person, doubts: Sequence[str]
+    series: Series,
+    plan: tree.Plan,
+    person: Person,
+    authors: Sequence[Person | None],
+    doubts: Sequence[str],
 ) -> Statement:
     """What ``person`` certifies with a sign-off on ``series``.
 
-    ``doubts`` are figures and records in the texts that the run does not show.
+    ``authors`` are those of its patches, and ``doubts`` figures and records in the
+    texts that the run does not show.
     """
     files = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
     page = files[_CERTIFICATE]
@@ -99,16 +136,18 @@ def statement(
             next="give KERNEL= a whole kernel tree",
         )
     lines = [f"Signed-off-by: {person.tag}", "", "on each of"]
-    for patch in series.patches:
+    for patch, author in zip(series.patches, authors, strict=True):
         text = patch.path.read_text(encoding="utf-8", errors="replace")
         tags = re.findall(r"(?m)^Assisted-by: .*$", text.partition("\n---\n")[0])
+        if author is not None and not author.is_same(person):
+            tags.insert(0, f"From: {author.tag}")
         lines.append(f"  {patch.subject}" + "".join(f" ({tag})" for tag in tags))
     lines += ["", "means that you certify:", "", match[0].rstrip(), ""]
     if files[_ASSISTANTS] is not None:
         lines += [
             f"{_ASSISTANTS} makes you responsible for",
             "reviewing all code that a tool wrote, for its licence, and for the whole",
-            "contribution; the patches become yours, with you as their author.",
+            "contribution; you become the author of patches that name no other.",
             "",
         ]
     if doubts:

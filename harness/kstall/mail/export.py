@@ -59,8 +59,9 @@ class Export:
 class Exported:
     """A thread on disk, and the facts about it; ``signed`` is None for a draft.
 
-    ``body`` is the cover letter without shortlog, diffstat and range-diff; ``argued``
-    has those of the ``remarks`` that an exemption covers.
+    ``authors`` and ``messages`` are those of the patches; ``body`` is the cover letter
+    without shortlog, diffstat and range-diff; ``argued`` has those of the ``remarks``
+    that an exemption covers.
     """
 
     series: Series
@@ -68,6 +69,7 @@ class Exported:
     dir: Path
     thread: mail.Thread
     letters: tuple[mail.Letter, ...]
+    authors: tuple[Person, ...]
     messages: tuple[str, ...]
     body: str
     recipients: recipients.Recipients
@@ -93,8 +95,8 @@ def export(request: Export, series: Series, base: source.Base) -> Exported:
     """Write the thread of ``series``.
 
     Raises `NotForSending`, `proof.NoProof`, `cover.Unfinished`,
-    `contributor.NoIdentity`, `contributor.NotCertified`, `patchfile.Unmailable` and
-    `KstallError`; nothing is written then.
+    `contributor.NoIdentity`, `contributor.NotCertified`, `patchfile.Unmailable`,
+    `recipients.BadAddress` and `KstallError`; nothing is written then.
     """
     require_for_sending([series])
     if request.version < 1:
@@ -128,21 +130,21 @@ def _export(
 ) -> Exported:
     plan = tree.plan(base, series.patches, scratch)
     addressees = recipients.find(series, plan, scratch)
-    split = [patchfile.split(patch.path) for patch in series.patches]
+    split = [contributor.authored(patch.path) for patch in series.patches]
     trace = excerpts.trace(run.results(), series)
-    quoted = [excerpts.replaced(message, trace) for message, _ in split]
+    quoted = [excerpts.replaced(message, trace) for _, message, _ in split]
     rendered = cover.render(
         series,
         run,
         trace,
         base,
-        assisted=sum("\nAssisted-by: " in message for message, _ in split),
+        assisted=sum("\nAssisted-by: " in message for _, message, _ in split),
         quoted=frozenset(event for quote in quoted for event in quote.shown),
         applied=_applied(plan),
         url=request.report_url,
     )
     doubts = (*rendered.unfounded, *_doubts(quoted, run))
-    signed = _author(request, series, plan, doubts)
+    signed = _signer(request, series, plan, [author for author, *_ in split], doubts)
     messages = [quote.text.strip("\n") for quote in quoted]
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
@@ -153,14 +155,22 @@ def _export(
         mail.change_id(series.name, _began(series)),
         mail.now(),
     )
+    authors = [
+        thread.author if author is None or author.is_same(thread.author) else author
+        for author, *_ in split
+    ]
     previous = _previous(request, series, scratch)
     body = "\n".join([rendered.text.rstrip("\n"), *_changes(request, series, previous)])
-    tail = _tail(request, series, plan, thread, messages, previous, scratch)
-    parts = [mail.MailContent(series.spec.title, f"{body}\n\n{tail}", addressees.cover)]
-    for patch, message, (_, rest), to in zip(
-        series.patches, messages, split, addressees.patches, strict=True
+    tail = _tail(request, plan, thread, messages, previous, scratch)
+    text = "\n\n".join([body, _shortlog(series, authors), tail])
+    parts = [mail.MailContent(series.spec.title, text, addressees.cover)]
+    for patch, author, message, (*_, rest), to in zip(
+        series.patches, authors, messages, split, addressees.patches, strict=True
     ):
-        parts.append(mail.MailContent(patch.subject, f"{message}\n---\n{rest}", to))
+        # Whom the patch is from, if not from whom the mail is.
+        credit = "" if author == thread.author else f"From: {author.tag}\n\n"
+        content = f"{credit}{message}\n---\n{rest}"
+        parts.append(mail.MailContent(patch.subject, content, to))
     letters = mail.compose(thread, parts)
     target = request.out / "mail" / series.name / f"v{request.version}"
     with cache.publish(target) as directory:
@@ -172,8 +182,8 @@ def _export(
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)
         argued = _argued(series, remarks, directory)
     return Exported(
-        *(series, plan, target, thread, letters, tuple(messages), body),
-        *(addressees, run, doubts, remarks, argued, signed),
+        *(series, plan, target, thread, letters, tuple(authors), tuple(messages)),
+        *(body, addressees, run, doubts, remarks, argued, signed),
     )
 
 
@@ -199,14 +209,18 @@ def _doubts(quoted: Sequence[excerpts.Replaced], run: proof.Proof) -> tuple[str,
     return tuple(doubts)
 
 
-def _author(
-    request: Export, series: Series, plan: tree.Plan, doubts: Sequence[str]
+def _signer(
+    request: Export,
+    series: Series,
+    plan: tree.Plan,
+    authors: Sequence[Person | None],
+    doubts: Sequence[str],
 ) -> Person | None:
     """The contributor who signs off; None for a draft."""
     if request.sign_off is None:
         return None
     person = contributor.identity()
-    statement = contributor.statement(series, plan, person, doubts)
+    statement = contributor.statement(series, plan, person, authors, doubts)
     again = [program(), "series", series.name]
     if request.report_url is not None:
         again.append(f"--report-url={request.report_url}")
@@ -264,31 +278,34 @@ def _changes(request: Export, series: Series, previous: _Previous | None) -> lis
     return lines
 
 
+def _shortlog(series: Series, authors: Sequence[Person]) -> str:
+    """The patches of each author, as `git shortlog` lists them."""
+    subjects: dict[str, list[str]] = {}
+    for patch, author in zip(series.patches, authors, strict=True):
+        subjects.setdefault(author.name, []).append(f"  {patch.subject}")
+    return "\n\n".join(
+        "\n".join([f"{name} ({len(subjects[name])}):", *subjects[name]])
+        for name in sorted(subjects)
+    )
+
+
 def _tail(
     request: Export,
-    series: Series,
     plan: tree.Plan,
     thread: mail.Thread,
     messages: Sequence[str],
     previous: _Previous | None,
     scratch: Path,
 ) -> str:
-    """Shortlog, diffstat, range-diff and base, below the letter."""
+    """Diffstat, range-diff and base, below the shortlog."""
     older = previous.patches if previous else ()
     touched = [path for patch in older for path in patch.touches]
     repository = commits.Repository(scratch)
     tip = repository.add(plan, messages, touched)
-    shortlog = "\n".join(f"  {patch.subject}" for patch in series.patches)
-    lines = [
-        f"{thread.author.name} ({len(series.patches)}):",
-        shortlog,
-        "",
-        repository.diffstat(tip),
-        "",
-    ]
+    lines = [repository.diffstat(tip), ""]
     if older:
         before = tree.plan(plan.base, older, scratch)
-        older_messages = [patchfile.split(patch.path)[0] for patch in older]
+        older_messages = [contributor.authored(patch.path)[1] for patch in older]
         older_tip = repository.add(before, older_messages, list(plan.files))
         range_diff = repository.range_diff(older_tip, tip)
         lines += [f"Range-diff against v{request.version - 1}:", range_diff, ""]

@@ -64,10 +64,11 @@ def branch(exported: Exported, path: Path) -> str:
         writer.start(checkout.tree)
         subjects = [patch.subject for patch in exported.series.patches]
         states = exported.plan.states[1:]
-        for subject, text, state in zip(
-            subjects, exported.messages, states, strict=True
+        for subject, text, state, author in zip(
+            subjects, exported.messages, states, exported.authors, strict=True
         ):
-            tip = writer.commit(writer.tree(dict(state)), tip, f"{subject}\n\n{text}\n")
+            message = f"{subject}\n\n{text}\n"
+            tip = writer.commit(writer.tree(dict(state)), tip, message, author)
     setting = f"branch.{name}.b4-prep-cover-strategy"
     git.git("config", setting, "commit", cwd=checkout.top)
     git.git("update-ref", "-m", "kstall series", reference, tip, "", cwd=checkout.top)
@@ -111,19 +112,17 @@ def _ignore_argued_remarks(exported: Exported, top: Path, name: str) -> None:
 class _Writer:
     """Writes objects, with an index of its own."""
 
-    def __init__(self, top: Path, index: Path, author: Person) -> None:
+    def __init__(self, top: Path, index: Path, committer: Person) -> None:
         self._top = top
+        self._committer = committer
         self._env = {
             "GIT_INDEX_FILE": str(index),
-            **{
-                f"GIT_{role}_{part}": value
-                for role in ("AUTHOR", "COMMITTER")
-                for part, value in (("NAME", author.name), ("EMAIL", author.address))
-            },
+            "GIT_COMMITTER_NAME": committer.name,
+            "GIT_COMMITTER_EMAIL": committer.address,
         }
 
-    def _git(self, *words: str, input: bytes | None = None) -> str:
-        output = git.git(*words, cwd=self._top, env=self._env, input=input)
+    def _git(self, *words: str, input: bytes | None = None, **env: str) -> str:
+        output = git.git(*words, cwd=self._top, env=self._env | env, input=input)
         return output.decode("utf-8", "replace").strip()
 
     def start(self, tree: str) -> None:
@@ -139,9 +138,17 @@ class _Writer:
     def _store(self, data: bytes) -> str:
         return self._git("hash-object", "-w", "--stdin", input=data)
 
-    def commit(self, tree: str, parent: str, message: str) -> str:
-        """A commit of ``tree`` on ``parent``."""
-        return self._git("commit-tree", tree, "-p", parent, input=message.encode())
+    def commit(
+        self, tree: str, parent: str, message: str, author: Person | None = None
+    ) -> str:
+        """A commit of ``tree`` on ``parent``, by the committer or by ``author``."""
+        author = author or self._committer
+        return self._git(
+            *("commit-tree", tree, "-p", parent),
+            input=message.encode(),
+            GIT_AUTHOR_NAME=author.name,
+            GIT_AUTHOR_EMAIL=author.address,
+        )
 
 
 def _cover(exported: Exported) -> str:
