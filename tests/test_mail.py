@@ -657,9 +657,6 @@ def test_the_letter_ends_with_the_report_s_address_if_it_has_one(desk: Desk) -> 
     without = desk.export().body
     assert "http" not in without.rpartition("\n\n")[2]
     assert without.endswith("It is not published, but available on request.")
-    with pytest.raises(contributor.NotCertified) as shown:
-        desk.export(report_url=url, sign_off="")
-    assert f"--report-url={url}" in str(shown.value)
 
 
 def test_prose_is_filled_and_records_are_not() -> None:
@@ -1360,6 +1357,49 @@ def test_the_command_writes_mails_and_a_summary(
     key = output.partition("--sign-off=")[2].split()[0]
     assert _call(desk, "demo", f"--sign-off={key}") == 0
     assert "git send-email --no-thread" in capsys.readouterr().out
+
+
+def test_the_command_that_signs_off_is_the_one_that_was_given(
+    tmp_path: Path,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    desk = _desk(tmp_path, kerneltree.checkout)
+    run = desk.prove()
+    desk.export()
+    sent = desk.root / "what was sent"
+    (desk.out / "mail/demo/v1").rename(sent)
+    desk.prove(name="20260102T030406Z")
+    linux = str(desk.root / "linux")
+    options = [
+        *("--version=2", "--rfc", f"--kernel={linux}", f"--out={desk.out}"),
+        *(f"--run={run}", f"--previous={sent}", f"--b4-prep={linux}"),
+        "--report-url=https://example.org/r?a=$b",
+    ]
+    words = [f"--project={desk.project.root}", "series"]
+    assert cli.main([*words, "demo", "--sign-off", *options]) == 2
+    command = capsys.readouterr().out.partition("if you certify that: ")[2]
+    program, *given = shlex.split(command.partition("\n")[0])
+    *again, key = given
+    assert (program, again[:3]) == ("kstall", [*words, "demo"])
+    assert sorted(again[3:]) == sorted(options)
+    assert cli.main([*again, key]) == 0
+    page = (desk.out / "mail/summary.md").read_text()
+    assert f"[RFC PATCH v2 0/2] ready | {run.name} |" in page
+    assert postbox.run(("git", "branch", "--list", "b4/demo"), Path(linux), home)
+
+
+def test_a_key_is_for_one_run_only(desk: Desk) -> None:
+    desk.prove()
+    with pytest.raises(contributor.NotCertified) as shown:
+        desk.export(sign_off="")
+    assert "The mails quote the run 20260102T030405Z, started 2026-" in str(shown.value)
+    key = str(shown.value).rpartition("--sign-off=")[2]
+    desk.prove(name="20260102T030406Z")
+    with pytest.raises(contributor.NotCertified, match="is not for this text"):
+        desk.export(sign_off=key)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import json
 import math
 import os
@@ -358,7 +359,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_abi(verbs)
 
-    _add_series(verbs)
+    _add_series(parser, verbs)
 
     _add_check_thread(verbs)
 
@@ -457,7 +458,10 @@ def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     moved.set_defaults(verb=_rebase)
 
 
-def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_series(
+    parser: argparse.ArgumentParser,
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
     thread = verbs.add_parser(
         "series",
         help="write proven series as mails",
@@ -507,7 +511,7 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="also make a b4 prep branch in TREE, a git checkout of the tree of the "
         "proving run",
     )
-    thread.set_defaults(verb=_series)
+    thread.set_defaults(verb=_series, parsers=(parser, thread))
 
 
 def _add_out(parser: argparse.ArgumentParser, purpose: str) -> None:
@@ -892,20 +896,29 @@ def _architecture(arguments: argparse.Namespace) -> Architecture:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """The options that prove the same again, by name, with their values, of which flags
-    have none; not those that say on what tree."""
+    """The options that prove the same again, by name, with their values; not those that
+    say on what tree."""
+    given = _given(arguments)
+    return {name: given[name] for name in given if name not in _NOT_AGAIN}
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """The options that were given, by name, with their values, of which flags have
+    none."""
     given: dict[str, tuple[str, ...]] = {}
     # argparse has no public list of them.
     actions = [action for parser in arguments.parsers for action in parser._actions]
     for action in actions:
-        # What is not in the arguments has an effect at once, such as --help.
-        value = getattr(arguments, action.dest, action.default)
-        if not action.option_strings or value == action.default:
+        # What has no default has an effect at once, such as --help.
+        if not action.option_strings or action.default == argparse.SUPPRESS:
+            continue
+        value = getattr(arguments, action.dest)
+        if value == action.default:
             continue
         values = value if isinstance(value, list) else [value]
         flag = action.nargs == 0
         given[action.option_strings[-1]] = () if flag else tuple(map(str, values))
-    return {name: given[name] for name in given if name not in _NOT_AGAIN}
+    return given
 
 
 def _columns(
@@ -1280,6 +1293,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
         previous=arguments.previous,
         report_url=arguments.report_url,
         sign_off=arguments.sign_off,
+        again=_signing(arguments, to_send),
     )
     say = functools.partial(_say, console)
     base = source.obtain(request.kernel, request.cache, say)
@@ -1293,6 +1307,23 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
     say(f"summary: {summary.write(outcomes, base, request.out)}")
     written = all(outcome.exported or outcome.left_out for outcome in outcomes)
     return 0 if written else CANNOT_RUN
+
+
+def _signing(
+    arguments: argparse.Namespace, to_send: Sequence[Series]
+) -> tuple[str, ...]:
+    """The command that was given, to which the key of a sign-off is appended."""
+    given = _given(arguments)
+    given.pop("--sign-off", None)
+    if arguments.kernel is not None:
+        given["--kernel"] = (remote.written(arguments.kernel),)
+    words = {
+        name: [f"{name}={value}" for value in values] or [name]
+        for name, values in given.items()
+    }
+    project = words.pop("--project", [])
+    names = [series.name for series in to_send]
+    return (program(), *project, "series", *names, *itertools.chain(*words.values()))
 
 
 def _check_thread(arguments: argparse.Namespace, console: Console) -> int:

@@ -15,6 +15,7 @@ from email.utils import formataddr
 from pathlib import Path
 
 from ..base import KstallError, cache, process
+from ..report import Report
 from ..series import Series, patchfile
 from ..tree import git, tree
 from .recipients import require_address
@@ -119,12 +120,13 @@ def statement(
     plan: tree.Plan,
     person: Person,
     authors: Sequence[Person | None],
+    run: Report,
     doubts: Sequence[str],
 ) -> Statement:
     """What ``person`` certifies with a sign-off on ``series``.
 
-    ``authors`` are those of its patches, and ``doubts`` figures and records in the
-    texts that the run does not show.
+    ``authors`` are those of its patches, ``run`` is quoted, and ``doubts`` are figures
+    and records in the texts that it does not show.
     """
     files = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
     page = files[_CERTIFICATE]
@@ -150,6 +152,7 @@ def statement(
             "contribution; you become the author of patches that name no other.",
             "",
         ]
+    lines += [f"The mails quote the run {run.run}, started {run.started}.", ""]
     if doubts:
         lines += [
             "The texts have figures that the quoted run does not show; you vouch for",

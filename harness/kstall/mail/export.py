@@ -14,10 +14,10 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from ..base import KstallError, cache, program, temporary
+from ..base import KstallError, cache, temporary
 from ..lint import checkpatch, patchcheck
 from ..series import PatchExemption, Project, Series, patchfile
-from ..tree import commits, remote, source, tree
+from ..tree import commits, source, tree
 from . import contributor, cover, excerpts, figures, mail, proof, recipients
 from . import thread as threads
 from .contributor import Person
@@ -39,8 +39,9 @@ class Export:
 
     ``run`` is the run to quote, else the newest that counts.  ``sign_off`` is None for
     a draft, else the key of the statement that the contributor has confirmed, empty if
-    they have not seen it.  ``previous`` has the mails of the previous version, and
-    ``report_url`` is where the report of the run is published, if it is.
+    they have not seen it; ``again`` is the command that exports this, without the key.
+    ``previous`` has the mails of the previous version, and ``report_url`` is where the
+    report of the run is published, if it is.
     """
 
     project: Project
@@ -53,6 +54,7 @@ class Export:
     previous: Path | None = None
     report_url: str | None = None
     sign_off: str | None = None
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def _export(
         url=request.report_url,
     )
     doubts = (*rendered.unfounded, *_doubts(quoted, run))
-    signed = _signer(request, series, plan, [author for author, *_ in split], doubts)
+    claimed = [author for author, *_ in split]
+    signed = _signer(request, series, plan, claimed, run, doubts)
     messages = [quote.text.strip("\n") for quote in quoted]
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
@@ -157,7 +160,7 @@ def _export(
     )
     authors = [
         thread.author if author is None or author.is_same(thread.author) else author
-        for author, *_ in split
+        for author in claimed
     ]
     previous = _previous(request, series, scratch)
     body = "\n".join([rendered.text.rstrip("\n"), *_changes(request, series, previous)])
@@ -214,23 +217,16 @@ def _signer(
     series: Series,
     plan: tree.Plan,
     authors: Sequence[Person | None],
+    run: proof.Proof,
     doubts: Sequence[str],
 ) -> Person | None:
     """The contributor who signs off; None for a draft."""
     if request.sign_off is None:
         return None
     person = contributor.identity()
-    statement = contributor.statement(series, plan, person, authors, doubts)
-    again = [program(), "series", series.name]
-    if request.report_url is not None:
-        again.append(f"--report-url={request.report_url}")
-    if request.version > 1:
-        again.append(f"--version={request.version}")
-    if request.rfc:
-        again.append("--rfc")
-    if request.kernel is not None:
-        again.append(f"--kernel={remote.written(request.kernel)}")
-    contributor.require_certified(statement, request.sign_off, shlex.join(again))
+    statement = contributor.statement(series, plan, person, authors, run.report, doubts)
+    again = shlex.join(request.again)
+    contributor.require_certified(statement, request.sign_off, again)
     return person
 
 
