@@ -617,6 +617,22 @@ def test_v2_may_be_compared_with_an_mbox_that_was_sent(desk: Desk) -> None:
     assert "! 2: " in text.partition("Range-diff against v1:")[2]
 
 
+def test_v2_on_a_base_that_v1_does_not_fit_has_no_range_diff(desk: Desk) -> None:
+    desk.prove()
+    first = _certified(desk)
+    linux = desk.root / "linux"
+    demo = linux / "demo.c"
+    demo.write_text(demo.read_text().replace("int line_9;", "int line_nine;"))
+    desk.edit("0002-demo.patch", " int line_9;", " int line_nine;")
+    desk.base = kerneltree.base(linux, desk.root / "cache")
+    desk.prove(name="20260103T000000Z")
+    text = _mail(desk.export(version=2).letters[0]).get_content()
+    assert "\nv1 does not apply to this base, so there is no range-diff.\n" in text
+    assert "Range-diff against" not in text
+    sent_as = str(_mail(first.letters[0])["message-id"]).strip("<>")
+    assert f"- Link to v1: https://lore.kernel.org/r/{sent_as}\n" in text
+
+
 def test_v2_without_v1_or_words_is_refused(desk: Desk) -> None:
     desk.prove()
     with pytest.raises(KstallError, match="no mails of version 1"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..base import KstallError, cache, temporary
 from ..lint import checkpatch, patchcheck
 from ..series import PatchExemption, Project, Series, patchfile
-from ..tree import commits, source, tree
+from ..tree import am, commits, source, tree
 from . import contributor, cover, excerpts, figures, mail, proof, recipients
 from . import thread as threads
 from .contributor import Person
@@ -300,11 +300,18 @@ def _tail(
     tip = repository.add(plan, messages, touched)
     lines = [repository.diffstat(tip), ""]
     if older:
-        before = tree.plan(plan.base, older, scratch)
-        older_messages = [contributor.authored(patch.path)[1] for patch in older]
-        older_tip = repository.add(before, older_messages, list(plan.files))
-        range_diff = repository.range_diff(older_tip, tip)
-        lines += [f"Range-diff against v{request.version - 1}:", range_diff, ""]
+        version = f"v{request.version - 1}"
+        try:
+            before = tree.plan(plan.base, older, scratch)
+        except am.ApplyError:
+            # As is usual if the series was carried over to another tree meanwhile.
+            reason = f"{version} does not apply to this base, so there is no range-diff"
+            lines += [f"{reason}.", ""]
+        else:
+            older_messages = [contributor.authored(patch.path)[1] for patch in older]
+            older_tip = repository.add(before, older_messages, list(plan.files))
+            range_diff = repository.range_diff(older_tip, tip)
+            lines += [f"Range-diff against {version}:", range_diff, ""]
     if plan.base.commit is not None:
         lines.append(f"base-commit: {plan.base.commit}")
     lines.append(f"change-id: {thread.change_id}")
