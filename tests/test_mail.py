@@ -41,6 +41,8 @@ from kstall.tree import Base, tree
 from kstall.tree.am import read
 from kstall.verdict import Check, Comparison
 
+ALICE = "Alice A. Lice <alice@example.org>"
+
 
 @dataclass
 class Desk:
@@ -604,6 +606,55 @@ def test_v2_has_changes_and_a_range_diff(desk: Desk) -> None:
     assert "v2-0-" in _mail(done.letters[0])["message-id"]
 
 
+def test_mails_that_were_signed_off_are_kept(desk: Desk) -> None:
+    desk.prove()
+    first = _certified(desk)
+    kept = {path: path.read_bytes() for path in first.dir.iterdir()}
+    for changes in ({}, {"sign_off": ""}):
+        with pytest.raises(KstallError, match="has mails that were signed off") as said:
+            desk.export(**changes)
+        assert str(said.value.next).startswith("--version 2 writes the next version;")
+    desk.edit("0002-demo.patch", "+int line_ten;", "+int line_eleven;")
+    desk.prove(name="20260103T000000Z")
+    with pytest.raises(KstallError, match="signed off with other patches"):
+        desk.export(replace=True)
+    assert {path: path.read_bytes() for path in first.dir.iterdir()} == kept
+    text = _mail(desk.export(version=2).letters[0]).get_content()
+    sent_as = str(_mail(first.letters[0])["message-id"]).strip("<>")
+    assert f"- Link to v1: https://lore.kernel.org/r/{sent_as}\n" in text
+    assert re.search(r"2: +\w+ ! 2: ", text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("A nap is not seen.", "A nap is never seen."),
+        ("[PATCH 1/2] demo: trace naps", "[PATCH 1/2] demo: trace all naps"),
+        (f"From: {ALICE}", "From: Carol <carol@example.org>"),
+        (f"Signed-off-by: {ALICE}\n", ""),
+    ],
+)
+def test_only_mails_of_the_same_patches_are_replaced(
+    desk: Desk, old: str, new: str
+) -> None:
+    _from_alice(desk)
+    first = _certified(desk)
+    again = _certified(desk, replace=True, rfc=True)
+    assert again.dir == first.dir
+    assert (
+        _mail(again.letters[0])["message-id"] != _mail(first.letters[0])["message-id"]
+    )
+    letter = again.letters[1]
+    assert (again.dir / letter.name).read_bytes() == letter.content
+    desk.edit("0001-demo.patch", old, new)
+    desk.prove(name="20260103T000000Z")
+    with pytest.raises(KstallError, match="signed off with other patches"):
+        desk.export(replace=True)
+    # Nobody has got a draft.
+    desk.export(version=2)
+    desk.export(version=2, rfc=True)
+
+
 def test_v2_may_be_compared_with_an_mbox_that_was_sent(desk: Desk) -> None:
     desk.prove()
     first = _certified(desk)
@@ -736,9 +787,6 @@ def test_a_key_is_for_one_content_only(desk: Desk) -> None:
     desk.prove(name="20260103T000000Z")
     with pytest.raises(contributor.NotCertified, match="is not for this text"):
         desk.export(sign_off=key)
-
-
-ALICE = "Alice A. Lice <alice@example.org>"
 
 
 def _from_alice(desk: Desk) -> None:
@@ -1166,7 +1214,8 @@ def test_b4_passes_over_what_is_argued_on_this_branch_only(
     done = _certified(desk)
     assert [remark.kind for remark in done.remarks] == ["TRAILING_WHITESPACE"]
     assert set(done.argued) == set(done.remarks)
-    (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
+    again = replace(desk.request, replace=True)
+    (outcome,) = summary.export_all(again, [desk.series], desk.base)
     assert not any("checkpatch" in text for text in outcome.missing)
     page = summary.page([outcome], desk.base, desk.out)
     assert "1 warning (TRAILING_WHITESPACE 1), all argued\n" in page
@@ -1195,7 +1244,8 @@ def test_a_remark_in_another_file_is_not_argued(tmp_path: Path, home: Path) -> N
     done = _certified(desk)
     assert len(done.remarks) == 2
     assert len(done.argued) == 1
-    (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
+    again = replace(desk.request, replace=True)
+    (outcome,) = summary.export_all(again, [desk.series], desk.base)
     assert any(
         text.startswith("an exemption for remarks of checkpatch: 1 warning")
         for text in outcome.missing
@@ -1353,6 +1403,21 @@ def test_what_is_not_to_be_sent_is_left_out_of_all(
     # The only one that is sent need not be named.
     assert _call(desk, "--sign-off") == 2
     assert "--sign-off=" in capsys.readouterr().out
+
+
+def test_of_all_series_only_one_that_was_signed_off_is_kept(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    desk.prove()
+    _certified(desk)
+    shutil.copytree(desk.project.patches / "demo", desk.project.patches / "other")
+    (other,) = desk.project.load(["other"])
+    synthetic.prove(other, desk.base, desk.out, name="20260103T000000Z")
+    assert _call(desk) == 2
+    output = capsys.readouterr().out
+    assert output.count("has mails that were signed off") == 1
+    assert "other: 3 mails in" in output
 
 
 def test_the_command_writes_mails_and_a_summary(

@@ -505,6 +505,12 @@ def _add_series(
         "what that certifies",
     )
     thread.add_argument(
+        "--replace",
+        action="store_true",
+        help="write mails again that were signed off, with the same patches and new "
+        "Message-IDs; only if nobody has got them",
+    )
+    thread.add_argument(
         "--b4-prep",
         type=Path,
         metavar="TREE",
@@ -1294,6 +1300,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
         report_url=arguments.report_url,
         sign_off=arguments.sign_off,
         again=_signing(arguments, to_send),
+        replace=arguments.replace,
     )
     say = functools.partial(_say, console)
     base = source.obtain(request.kernel, request.cache, say)

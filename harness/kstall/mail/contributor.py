@@ -91,23 +91,27 @@ def identity() -> Person:
     return Person(name, address)
 
 
-def authored(patch: Path) -> tuple[Person | None, str, str]:
-    """A patch's author, its message, and what comes after its ``---`` line.
+def author(mail: Path) -> Person | None:
+    """Whom a mail is from; None for the author of drafts.
 
-    None stands for the author of drafts.  As for `git am`, a From: above the message
-    counts more than the header; it is no part of the message.  Raises `BadAddress` and
-    `patchfile.Unmailable`.
+    As for `git am`, a From: above the message counts more than the header.  Raises
+    `BadAddress`.
+    """
+    words = ("mailinfo", "--no-scissors", "--encoding=UTF-8", "/dev/null", "/dev/null")
+    facts = git.git(*words, env=git.IDENTITY, input=mail.read_bytes()).decode()
+    match = _AUTHOR.match(facts)
+    if match is None or _top(match["address"]) == NOBODY_DOMAIN:
+        return None
+    return Person(match["name"], require_address(match["address"], f"From: of {mail}"))
+
+
+def split(patch: Path) -> tuple[str, str]:
+    """A patch's message, without a From: above it, and what comes after its ``---``.
+
+    Raises `patchfile.Unmailable`.
     """
     message, rest = patchfile.split(patch)
-    words = ("mailinfo", "--no-scissors", "--encoding=UTF-8", "/dev/null", "/dev/null")
-    facts = git.git(*words, env=git.IDENTITY, input=patch.read_bytes()).decode()
-    match = _AUTHOR.match(facts)
-    address = match["address"] if match else ""
-    author = None
-    if match is not None and _top(address) != NOBODY_DOMAIN:
-        require_address(address, f"From: of {patch}")
-        author = Person(match["name"], address)
-    return author, _IN_BODY.sub("", message), rest
+    return _IN_BODY.sub("", message), rest
 
 
 def _top(address: str) -> str:

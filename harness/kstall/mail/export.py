@@ -41,7 +41,8 @@ class Export:
     a draft, else the key of the statement that the contributor has confirmed, empty if
     they have not seen it; ``again`` is the command that exports this, without the key.
     ``previous`` has the mails of the previous version, and ``report_url`` is where the
-    report of the run is published, if it is.
+    report of the run is published, if it is.  ``replace``: mails of the same patches
+    that were signed off are written again.
     """
 
     project: Project
@@ -55,6 +56,7 @@ class Export:
     report_url: str | None = None
     sign_off: str | None = None
     again: tuple[str, ...] = ()
+    replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,23 +134,27 @@ def _export(
 ) -> Exported:
     plan = tree.plan(base, series.patches, scratch)
     addressees = recipients.find(series, plan, scratch)
-    split = [contributor.authored(patch.path) for patch in series.patches]
+    claimed = [contributor.author(patch.path) for patch in series.patches]
+    split = [contributor.split(patch.path) for patch in series.patches]
     trace = excerpts.trace(run.results(), series)
-    quoted = [excerpts.replaced(message, trace) for _, message, _ in split]
+    quoted = [excerpts.replaced(message, trace) for message, _ in split]
     rendered = cover.render(
         series,
         run,
         trace,
         base,
-        assisted=sum("\nAssisted-by: " in message for _, message, _ in split),
+        assisted=sum("\nAssisted-by: " in message for message, _ in split),
         quoted=frozenset(event for quote in quoted for event in quote.shown),
         applied=_applied(plan),
         url=request.report_url,
     )
     doubts = (*rendered.unfounded, *_doubts(quoted, run))
-    claimed = [author for author, *_ in split]
-    signed = _signer(request, series, plan, claimed, run, doubts)
     messages = [quote.text.strip("\n") for quote in quoted]
+    rests = [rest for _, rest in split]
+    target = request.out / "mail" / series.name / f"v{request.version}"
+    patches = list(zip(claimed, messages, rests, strict=True))
+    _require_replaceable(request, series, target, patches)
+    signed = _signer(request, series, plan, claimed, run, doubts)
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
     thread = mail.Thread(
@@ -167,15 +173,14 @@ def _export(
     tail = _tail(request, plan, thread, messages, previous, scratch)
     text = "\n\n".join([body, _shortlog(series, authors), tail])
     parts = [mail.MailContent(series.spec.title, text, addressees.cover)]
-    for patch, author, message, (*_, rest), to in zip(
-        series.patches, authors, messages, split, addressees.patches, strict=True
+    for patch, author, message, rest, to in zip(
+        series.patches, authors, messages, rests, addressees.patches, strict=True
     ):
         # Whom the patch is from, if not from whom the mail is.
         credit = "" if author == thread.author else f"From: {author.tag}\n\n"
         content = f"{credit}{message}\n---\n{rest}"
         parts.append(mail.MailContent(patch.subject, content, to))
     letters = mail.compose(thread, parts)
-    target = request.out / "mail" / series.name / f"v{request.version}"
     with cache.publish(target) as directory:
         for letter in letters:
             (directory / letter.name).write_bytes(letter.content)
@@ -210,6 +215,56 @@ def _doubts(quoted: Sequence[excerpts.Replaced], run: proof.Proof) -> tuple[str,
         doubts += [f"{number:04}: {figure}" for figure in unfounded]
         doubts += [f"{number:04}: {record[:_RECORD]}" for record in quote.strange]
     return tuple(doubts)
+
+
+def _require_replaceable(
+    request: Export,
+    series: Series,
+    target: Path,
+    patches: Sequence[tuple[Person | None, str, str]],
+) -> None:
+    """Raise `KstallError` if the mails in ``target`` were signed off, and thus probably
+    sent, unless they are to be replaced by the same ``patches``: author, message and
+    what comes after it."""
+    mails = sorted(target.glob("*.patch"))
+    sender = contributor.author(mails[0]) if mails else None
+    if sender is None:
+        return
+    newer = f"--version {request.version + 1} writes the next version"
+    if not request.replace:
+        raise KstallError(
+            f"{target} has mails that were signed off, and nothing else has their "
+            "Message-IDs",
+            next=f"{newer}; --replace replaces them, if nobody has got them yet and "
+            "the patches are the same",
+        )
+    there = [
+        (
+            patchfile.parse(path).subject,
+            *_unsigned(sender, contributor.author(path), *contributor.split(path)),
+        )
+        for path in mails[1:]
+    ]
+    here = [
+        (patch.subject, *_unsigned(sender, *parts))
+        for patch, parts in zip(series.patches, patches, strict=True)
+    ]
+    if here != there:
+        raise KstallError(
+            f"{target} has mails that were signed off with other patches",
+            next=f"{newer}; or remove that directory, if nobody has got them yet",
+        )
+
+
+def _unsigned(
+    sender: Person, author: Person | None, message: str, rest: str
+) -> tuple[str, str, str]:
+    """A patch, by its author's address, without what ``sender`` added by signing off
+    and mailing it."""
+    tag = f"Signed-off-by: {sender.tag}"
+    kept = [line for line in message.splitlines() if line != tag]
+    address = (author or sender).address.lower()
+    return address, "\n".join(kept).strip("\n"), rest.rstrip("\n")
 
 
 def _signer(
@@ -308,7 +363,7 @@ def _tail(
             reason = f"{version} does not apply to this base, so there is no range-diff"
             lines += [f"{reason}.", ""]
         else:
-            older_messages = [contributor.authored(patch.path)[1] for patch in older]
+            older_messages = [contributor.split(patch.path)[0] for patch in older]
             older_tip = repository.add(before, older_messages, list(plan.files))
             range_diff = repository.range_diff(older_tip, tip)
             lines += [f"Range-diff against {version}:", range_diff, ""]
