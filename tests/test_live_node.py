@@ -78,7 +78,9 @@ def judged(said: dict[str, Any], out: Path, provider: str) -> None:
     assert said["ended"]["status"] == 0, said["ended"]
     assert "refused" not in said["ended"]["errors"]
     # The first of the three recordings; the others are of the recorders after it.
-    rec = min((out / "share/rec").iterdir(), key=lambda one: one.name.split("-")[-1])
+    rec = min(
+        (out / "share/rec").iterdir(), key=lambda one: int(one.name.split("-")[-1])
+    )
     made = out / "s.duckdb"
     seal.seal([rec], made)
     group = said["group"]
