@@ -105,12 +105,15 @@ def test_what_began_counts_where_beginnings_were_counted(tmp_path: Path) -> None
     assert rows == [(2, "agrees")]
 
 
-def test_what_a_ring_has_deleted_is_not_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_a_ring_has_deleted_is_not_compared(tmp_path: Path, partial: bool) -> None:
     """A later recorder may delete it, when the comparison has been noted."""
     node = three()
     said = {"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": "ns"}
     node.fact("oracle", **said, ours=900 * MS, theirs=900 * MS, verdict="agrees")
     node.fact("loss", cpu=0, t0=BEGAN, t1=BEGAN + MS, n=None, reason="ring")
+    if partial:
+        node.fact("left out", until=BEGAN, segments={})
     made = sealed(node, tmp_path, key=["cgroup"], many=True)
     _, rows, _ = store.query(made, "SELECT theirs, verdict FROM oracle")
     assert rows == [(None, "unknown")]

@@ -375,6 +375,20 @@ def test_of_notes_of_completeness_only_the_last_are_kept(tmp_path: Path) -> None
     assert gaps == [recording.Gap(0, 1, 59), recording.Gap(1, 1, 59)]
 
 
+def test_of_comparisons_of_one_scope_only_the_last_are_kept(tmp_path: Path) -> None:
+    node = Node(ended=None)
+    node.throttle(BEGAN + MS, BEGAN + 5 * MS, 40)
+    said = {"provider": "throttle/fprobe", "metric": "ns", "verdict": "agrees"}
+    for minute in range(60):
+        at = {"until": BEGAN + minute * SECOND}
+        node.fact("complete", segments={"0": 1 if minute < 40 else 9}, **at)
+        for group in (77, 78):
+            node.fact("oracle", scope=f"cgroup:{group}", theirs=minute, **said, **at)
+    loaded = recording.load(node.write(tmp_path / "rec"))
+    kept = [fact["theirs"] for fact in loaded.facts if fact["kind"] == "oracle"]
+    assert (kept, len(loaded.facts)) == ([39, 39, 59, 59], 180)
+
+
 def test_what_was_before_is_not_capped_by_an_end_that_is_missing(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -80,6 +81,30 @@ def test_a_recording_that_grew_takes_the_place_of_what_was_sealed(
     # And less than is there changes nothing.
     seal.seal([early], made)
     assert stalls(made) == whole
+
+
+def test_what_is_added_by_fetching_makes_no_copy_a_later_one(tmp_path: Path) -> None:
+    """A whole copy is better than a part of it, and a later one than pings."""
+    node = Node(ended=None)
+    for at in range(60):
+        node.mark(BEGAN + at * SECOND, 1, at, "enter")
+    copies = {"whole": node.write(tmp_path / "whole")}
+    for name in ("earlier", "part"):
+        other = copy.deepcopy(node)
+        other.events = node.events[30:]
+        for t in (1, 2):
+            other.fact("clock", t_mono=BEGAN + t * SECOND, t_real=BEGAN, method="ping")
+        if name == "part":
+            other.fact("left out", until=BEGAN + 30 * SECOND, segments={})
+        copies[name] = other.write(tmp_path / name)
+    extents = {name: recording.load(place).extent for name, place in copies.items()}
+    assert extents["part"] < extents["earlier"] < extents["whole"]
+    for name in ("part", "earlier"):
+        made = tmp_path / f"{name}.duckdb"
+        seal.seal([copies["whole"]], made)
+        assert seal.seal([copies[name]], made).added == []
+        seal.seal([copies[name]], tmp_path / f"{name}2.duckdb")
+        assert seal.seal([copies["whole"]], tmp_path / f"{name}2.duckdb").added != []
 
 
 def test_of_a_ring_the_later_copy_counts_though_it_has_fewer_pages(

@@ -35,6 +35,10 @@ _SUPERSEDED: Mapping[str, Any] = {"kind": "complete"}
 _EVENT = re.compile(r"[\w-]{1,100}")
 
 
+#: See `Recording.extent`.
+Extent = tuple[bool, int, bool, int]
+
+
 @dataclass(frozen=True)
 class Segment:
     """Pages of one CPU; ``first`` is the number of the first page."""
@@ -122,13 +126,18 @@ class Recording:
         return reasons
 
     @property
-    def extent(self) -> tuple[bool, int, int]:
+    def noted(self) -> int:
+        """How many facts the recorder wrote: `fleet pull` adds pings of its own."""
+        return sum(fact.get("method") != "ping" for fact in self.facts)
+
+    @property
+    def extent(self) -> Extent:
         """A key to compare copies of one recording: the later one is larger.
 
         The recorder only adds facts; pages it also deletes, with --ring.
         """
         ended = self.session.get("ended") is not None
-        return ended, len(self.facts), self.pages
+        return ended, self.noted, self.since is None, self.pages
 
 
 def load(dir: Path) -> Recording:
@@ -207,23 +216,43 @@ def _is_covered(fact: Mapping[str, Any], reached: Mapping[str, int]) -> bool:
 def _with_last_notes(
     facts: Iterable[Mapping[str, Any]], reached: Mapping[str, int]
 ) -> list[Mapping[str, Any]]:
-    """``facts``, of whose notes of completeness only the last are kept.
+    """``facts``, of which those that are written again and again are kept only once.
 
-    Each names all CPUs, so that those of a day would take most of the memory.
+    Of notes of completeness, each of which names all CPUs, and of comparisons of one
+    scope, those of a day would take most of the memory.
     """
     kept: list[Mapping[str, Any]] = []
-    #: The places of the last note, and of the last whose segments are here.
-    last: set[int] = set()
-    covered: set[int] = set()
+    #: By what it is about the place of the last one, and of the last one that holds for
+    #: what is here.
+    places: dict[tuple[str, ...], tuple[int, int]] = {}
+    known = -1
     for fact in facts:
-        if fact["kind"] == "complete" and isinstance(fact.get("segments"), dict):
-            before, last = last | covered, {len(kept)}
-            if _is_covered(fact, reached):
-                covered = last
-            for at in before - covered:
+        if about := _about(fact):
+            if fact["kind"] == "complete":
+                holds = _is_covered(fact, reached)
+                known = fact["until"] if holds else known
+            else:
+                until = fact.get("until")
+                holds = not isinstance(until, int) or until <= known
+            here = len(kept)
+            before = places.get(about, (here, here))
+            places[about] = (here, here if holds else before[1])
+            for at in {*before} - {*places[about]}:
                 kept[at] = _SUPERSEDED
         kept.append(fact)
     return kept
+
+
+def _about(fact: Mapping[str, Any]) -> tuple[str, ...]:
+    """What later facts say again, as things are then; empty if it is said once."""
+    if fact["kind"] == "complete" and isinstance(fact.get("segments"), dict):
+        return ("complete",)
+    return scope_of(fact) if fact["kind"] == "oracle" else ()
+
+
+def scope_of(fact: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells the comparisons with oracles in one recording apart."""
+    return tuple(str(fact.get(name)) for name in ("provider", "scope", "metric"))
 
 
 def _numbers(first: int, after: int) -> str:

@@ -22,9 +22,21 @@ from . import files, missing, schema, store
 from .decode import Decoder
 from .errors import NotARecording, OpsError
 from .missing import Damaged, Missing, Pull
-from .recording import FACTS, LEFT_OUT, SEGMENTS, SESSION, Recording, load
+from .recording import (
+    FACTS,
+    LEFT_OUT,
+    SEGMENTS,
+    SESSION,
+    Extent,
+    Recording,
+    load,
+    scope_of,
+)
 from .rules import rules
 
+#: A stall that goes on at a look is in neither sum: what differs by less is no word of
+#: disagreement, nor what is known less exactly one of agreement.
+_ENOUGH_NS = 20_000_000
 #: After all records.
 _FOREVER = (1 << 63) - 1
 #: Tables that do not come from facts of a recording.
@@ -198,12 +210,16 @@ def _newest(loaded: Sequence[Recording]) -> list[Recording]:
     return list(best.values())
 
 
-def _known(path: Path) -> dict[str, tuple[bool, int, int]]:
+def _known(path: Path) -> dict[str, Extent]:
     with store.reading(path) as opened:
         rows = opened.execute(
-            "SELECT sid, ended IS NOT NULL, facts, pages FROM session"
+            "SELECT sid, ended IS NOT NULL, facts, NOT EXISTS (FROM loss l "
+            "WHERE l.sid = s.sid AND reason = ?), pages FROM session s",
+            [LEFT_OUT],
         ).fetchall()
-    return {sid: tuple(extent) for sid, *extent in rows}
+    return {
+        sid: (ended, facts, whole, pages) for sid, ended, facts, whole, pages in rows
+    }
 
 
 def _seal_recording(
@@ -235,7 +251,7 @@ def _seal_recording(
     session |= {
         "sid": recording.sid,
         "pages": recording.pages,
-        "facts": len(recording.facts),
+        "facts": recording.noted,
         "config": config,
         "unrecorded": json.dumps(recording.unrecorded),
     }
@@ -314,13 +330,9 @@ def _oracles(recording: Recording) -> list[Mapping[str, Any]]:
         until = fact.get("until")
         late = not ended and isinstance(until, int) and until > known
         if fact["kind"] == "oracle" and not late:
-            last[_scope(fact)] = {**fact, "theirs": None} if ring else fact
+            unknown = {"theirs": None, "verdict": "unknown"} if ring else {}
+            last[scope_of(fact)] = {**fact, **unknown}
     return list(last.values())
-
-
-def _scope(fact: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells the comparisons in one recording apart."""
-    return tuple(str(fact.get(name)) for name in ("provider", "scope", "metric"))
 
 
 def _span(fact: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -341,7 +353,7 @@ def _judge_oracles(
     """
     sids = [recording.sid for recording in sealed]
     spans = {
-        (recording.sid, *_scope(fact)): _span(fact)
+        (recording.sid, *scope_of(fact)): _span(fact)
         for recording in sealed
         for fact in _oracles(recording)
     }
