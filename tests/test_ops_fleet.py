@@ -344,6 +344,8 @@ def test_the_last_minutes_alone(
     job = culprit(begin=300, end=320)
     job.steps = 400
     for node in job.nodes():
+        # Its end is on another CPU, in a segment that is left out.
+        node.event(BEGAN + SECOND, 5, 7, "throttle_in", cgroup=77, task=7)
         node.ended = None
         node.fact("clock", t_mono=BEGAN, t_real=BEGAN, bound=1, method="adjtimex")
         judged = {"metric": "count", "ours": 400, "theirs": 400, "verdict": "agrees"}
@@ -363,6 +365,7 @@ def test_the_last_minutes_alone(
     sent = sum(1 for path in (tmp_path / "kept").rglob("*.pages"))
     assert 0 < sent < sum(1 for path in (tmp_path / "rec").rglob("*.pages")) - 20
     told = explain.report(made)
+    assert told.open == []
     (late,) = told.verdicts[0].stragglers
     assert (late.rank, late.steps, late.explained) == (1, tuple(range(300, 320)), True)
     assert 100 < len(told.verdicts[0].job.steps) < 200

@@ -283,10 +283,11 @@ def _seal_recording(
 def _is_left_out(row: Mapping[str, Any], since: int | None) -> bool:
     """Whether it had ended before ``since``: of some CPUs a copy has more than asked.
 
-    What has not ended has only a ``t0``.
+    If it has no end, that may be among what was left out.
     """
-    end = row.get("t1", row.get("t"))
-    return since is not None and end is not None and end < since
+    times = (row.get(name) for name in ("t1", "t", "t0"))
+    last = next((t for t in times if t is not None), None)
+    return since is not None and last is not None and last < since
 
 
 def _union(
