@@ -81,6 +81,22 @@ def test_a_count_is_known_as_an_interval(
     assert rows == [(3, theirs, verdict)]
 
 
+@pytest.mark.parametrize(
+    ("high", "verdict"), [(260, "agrees"), (9000, "unknown"), (90, "disagrees")]
+)
+def test_a_time_that_is_hardly_known_agrees_with_nothing(
+    tmp_path: Path, high: int, verdict: str
+) -> None:
+    node = three()
+    said = judge("cgroup:77", "ns", None, (0 if high > 1000 else high, high * MS))
+    node.fact(**said.fact("throttle/fprobe"))
+    if verdict != "unknown":
+        node.facts[-1] |= {"low": (high - 20) * MS}
+    made = sealed(node, tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT ours, verdict FROM oracle")
+    assert rows == [(240 * MS, verdict)]
+
+
 def test_of_a_recording_that_goes_on(tmp_path: Path) -> None:
     """The last comparison counts, up to where the copy is complete."""
     node = three()

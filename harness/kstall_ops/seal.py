@@ -402,8 +402,11 @@ def _judge_oracles(
                 if metric == "count":
                     # Counts have no tolerance: each event makes one record.
                     share, absolute = 0.0, 0
-                far = abs(ours - theirs) > max(absolute, share * theirs)
-                text = "disagrees" if far or verdict == "disagrees" else "agrees"
+                allowed = max(absolute, share * theirs)
+                far = abs(ours - theirs) > allowed
+                wide = metric != "count" and high - low > 2 * max(allowed, _ENOUGH_NS)
+                text = "unknown" if wide else "agrees"
+                text = "disagrees" if far or verdict == "disagrees" else text
             cursor.execute(
                 "UPDATE oracle SET ours = ?, theirs = ?, verdict = ? WHERE rowid = ?",
                 [ours, theirs, text, rowid],
