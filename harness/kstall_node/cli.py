@@ -80,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
         type=_positive,
         default=20_000,
         metavar="N",
-        help="records a second above which short stalls are left out (%(default)s)",
+        help="records a second, without marks, above which the busiest event is cut "
+        "(%(default)s)",
     )
     command.add_argument(
         "--ring",
