@@ -19,7 +19,7 @@ import pytest
 
 from kstall_ops import cli, errors, explain, fleet, seal, store
 from processes import descendants
-from recordings import BEGAN, SECOND, Training, culprit
+from recordings import BEGAN, SECOND, Node, Training, culprit
 
 AGENT = Path(__file__).with_name("fake_agent.py")
 
@@ -307,15 +307,34 @@ def test_a_clock_is_compared_only_in_the_boot_of_the_recording(
     assert row == (count,)
 
 
-def test_a_torn_last_fact_is_no_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [None, 2])
+def test_a_torn_last_fact_is_no_damage(
+    tmp_path: Path, last: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a full disk leaves it."""
-    write(tmp_path, Training(ranks=1))
-    with (tmp_path / "rec/node0/facts.jsonl").open("a") as file:
+    # How long a node waits for its turn is added to the time that is asked for.
+    clock = SimpleNamespace(monotonic=lambda: 7.0, monotonic_ns=lambda: 7 * SECOND)
+    monkeypatch.setattr(fleet, "time", clock)
+    (node,) = Training(ranks=1).nodes()
+    node.ended = None
+    rec = node.write(tmp_path / "rec/node0/r", per_page=2, per_segment=2)
+    _booted(tmp_path, node)
+    with (rec / "facts.jsonl").open("a") as file:
         file.write('{"kind": "clo')
     made = tmp_path / "s.duckdb"
-    assert fleet.pull(["node0"], via(tmp_path, {"node0": "ok"}), made).status == 0
+    reach = _real(tmp_path, BEGAN + 5 * SECOND)
+    assert fleet.pull(["node0"], reach, made, last=last).status == 0
     (row,) = store.query(made, "SELECT count(*) FROM clock WHERE method = 'ping'")[1]
     assert row == (2,)
+    rows = store.query(made, "FROM loss WHERE reason = 'left out'")[1]
+    assert len(rows) == (1 if last else 0)
+
+
+def _booted(tmp_path: Path, node: Node) -> None:
+    """Have a node of `_real` run in the boot of its recording."""
+    boot = tmp_path / "root" / node.name / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text(f"{node.boot_id}\n")
 
 
 def _real(tmp_path: Path, now: int) -> str:
@@ -352,9 +371,7 @@ def test_the_last_minutes_alone(
         node.fact("oracle", provider="throttle/fprobe", scope="all", **judged)
         node.fact("complete", until=BEGAN + 1000 * SECOND, segments={"0": 1})
         node.write(tmp_path / "rec" / node.name / "r", per_segment=2)
-        boot = tmp_path / "root" / node.name / "proc/sys/kernel/random/boot_id"
-        boot.parent.mkdir(parents=True)
-        boot.write_text(f"{node.boot_id}\n")
+        _booted(tmp_path, node)
     made = tmp_path / "s.duckdb"
     words = ["fleet", "pull", "-w", "node[0-2]", "-o", str(made)]
     words += ["--keep", str(tmp_path / "kept"), "--last"]

@@ -97,8 +97,7 @@ def _send_all(host: Host, rec: Path, answers: BinaryIO, since: int | None) -> No
     note = b""
     if firsts:
         fact = {"kind": "left out", "until": since, "segments": firsts}
-        # The newline ends a line that a killed recorder left torn.
-        note = b"\n" + json.dumps(fact).encode() + b"\n"
+        note = json.dumps(fact).encode() + b"\n"
     _send(rec / "facts.jsonl", f"{rec.name}/facts.jsonl", answers, note)
 
 
@@ -194,8 +193,11 @@ def _session(rec: Path) -> dict[str, Any]:
     return session if isinstance(session, dict) else {}
 
 
-def _send(path: Path, name: str, answers: BinaryIO, more: bytes = b"") -> None:
-    """Send a file at its present size, as it may grow meanwhile, and ``more``."""
+def _send(path: Path, name: str, answers: BinaryIO, note: bytes = b"") -> None:
+    """Send a file at its present size, as it may grow meanwhile.
+
+    A ``note`` comes behind its last whole line: a killed recorder may leave a torn one.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -205,7 +207,10 @@ def _send(path: Path, name: str, answers: BinaryIO, more: bytes = b"") -> None:
         raise NodeError(f"{path}: {error.strerror}") from None
     with file:
         size = os.fstat(file.fileno()).st_size
-        _reply(answers, op="file", path=name, size=size + len(more))
+        if note:
+            at = max(0, size - _PIECE)
+            size = at + os.pread(file.fileno(), _PIECE, at).rfind(b"\n") + 1
+        _reply(answers, op="file", path=name, size=size + len(note))
         while size:
             piece = file.read(min(size, _PIECE))
             if not piece:
@@ -215,5 +220,5 @@ def _send(path: Path, name: str, answers: BinaryIO, more: bytes = b"") -> None:
                 )
             answers.write(piece)
             size -= len(piece)
-    answers.write(more)
+    answers.write(note)
     answers.flush()
