@@ -1093,6 +1093,15 @@ def test_a_night_of_which_a_minute_is_asked_for(
         assert f"{count} stalls" in page_.read_text()
 
 
+@pytest.mark.parametrize("fraction", ["", ".250000", ".000001", ".999999"])
+def test_a_time_is_kept_to_the_microsecond(fraction: str) -> None:
+    text = f"2026-11-27 03:00:18{fraction} UTC"
+    when = window.moment(text)
+    whole = calendar.timegm((2026, 11, 27, 3, 0, 18)) * SECOND
+    assert when - whole == int(fraction[1:] or 0) * 1000
+    assert str(window.Window(when)) == f"from {text}"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

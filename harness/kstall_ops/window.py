@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import duckdb
@@ -18,6 +18,7 @@ TABLE = (
 #: SQL: whether a row of `stall` overlaps that time.
 OVERLAPS = "coalesce(t1, 9223372036854775807) >= w0 AND coalesce(t0, t1) < w1"
 _FAR = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A clock may be set, so the reading nearest to that time counts.
 _AHEAD = """
 SELECT sid,
@@ -41,7 +42,7 @@ class Window(NamedTuple):
 
     def __str__(self) -> str:
         ends = (("from", self.begin), ("until", self.end))
-        return " ".join(f"{word} {wall(t)}" for word, t in ends if t is not None)
+        return " ".join(f"{word} {_exactly(t)}" for word, t in ends if t is not None)
 
     def spans(self, opened: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
         """The rows for `TABLE`; no time of a session whose wall clock is not known."""
@@ -68,11 +69,20 @@ def _less(t: int | None, ahead: int | None, unlimited: int, unknown: int) -> int
 
 
 def moment(text: str) -> int:
-    """A time as reports print it, in ns of CLOCK_REALTIME.  Raises `ValueError`."""
+    """A time as reports print it, in ns of CLOCK_REALTIME, to the microsecond.
+
+    Raises `ValueError`.
+    """
     when = datetime.fromisoformat(text.removesuffix("UTC").strip())
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return int(when.timestamp()) * 10**9
+    return (when - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _exactly(t: int) -> str:
+    """What `moment` reads as ``t``."""
+    when = _EPOCH + timedelta(microseconds=t // 1000)
+    return f"{when.replace(tzinfo=None)} UTC"
 
 
 def wall(t: int) -> str:
