@@ -330,6 +330,28 @@ def test_a_torn_last_fact_is_no_damage(
     assert len(rows) == (1 if last else 0)
 
 
+def test_the_last_minutes_leave_the_copy_of_all_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only one, as --ring deletes on the node."""
+    clock = SimpleNamespace(monotonic=lambda: 7.0, monotonic_ns=lambda: 7 * SECOND)
+    monkeypatch.setattr(fleet, "time", clock)
+    (node,) = Training(ranks=1).nodes()
+    node.ended = None
+    node.write(tmp_path / "rec/node0/r", per_page=2, per_segment=2)
+    _booted(tmp_path, node)
+    reach, kept = _real(tmp_path, BEGAN + 5 * SECOND), tmp_path / "kept"
+    for last in (None, 2, 2):
+        made = tmp_path / "s.duckdb"
+        pulled = fleet.pull(["node0"], reach, made, keep=kept, last=last)
+        assert pulled.status == fleet.ALL
+    for dir, losses in ((kept, 0), (kept / "last", 1)):
+        made = tmp_path / f"{losses}.duckdb"
+        seal.seal([dir], made)
+        rows = store.query(made, "FROM loss WHERE reason = 'left out'")[1]
+        assert len(rows) == losses
+
+
 def _booted(tmp_path: Path, node: Node) -> None:
     """Have a node of `_real` run in the boot of its recording."""
     boot = tmp_path / "root" / node.name / "proc/sys/kernel/random/boot_id"

@@ -189,7 +189,10 @@ def _parser() -> argparse.ArgumentParser:
         help="how to reach an agent (%(default)s)",
     )
     pull.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep the recordings here as well"
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep the recordings here as well, those of --last in DIR/last",
     )
     pull.set_defaults(verb=_pull)
 

@@ -132,7 +132,8 @@ def pull(
 
     ``via`` is a command line in which ``{node}`` stands for the name; no shell reads
     it.  ``timeout`` is how many seconds an agent may be silent, ``limit`` how many it
-    may take in all.  With ``last`` only the last so many seconds are fetched.
+    may take in all.  With ``last`` only the last so many seconds are fetched, and kept
+    in the directory ``last`` of ``keep``.
     """
     try:
         words = shlex.split(via)
@@ -146,8 +147,9 @@ def pull(
             stack.callback(shutil.rmtree, name, ignore_errors=True)
             top = Path(name)
         else:
-            keep.mkdir(parents=True, exist_ok=True)
-            top = keep
+            # A copy of all may be in ``keep``, and parts never replace it.
+            top = keep if last is None else keep / "last"
+            top.mkdir(parents=True, exist_ok=True)
         since = None if last is None else time.monotonic() - last
         limits = _Limits(timeout, limit, threading.Event(), since)
         jobs = [
