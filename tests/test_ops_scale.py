@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 from kstall_ops import explain, schema, seal, store, window
+from kstall_ops.rules import rules
 from recordings import culprit
 
 #: How many records; fewer for a quick look.
@@ -200,7 +201,10 @@ def stepped(made: duckdb.DuckDBPyConnection, steps: int) -> None:
 def test_explain_grows_with_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a whole store, and of 20 minutes in the middle of it."""
+    """Of a whole store, and of 20 minutes in the middle of it.
+
+    A quadratic step would take 10,000 times as long for 100 times as many.
+    """
     lines = []
     first = 0.0
     for steps in STEPS:
@@ -213,7 +217,10 @@ def test_explain_grows_with_steps(
             told, _, cpu = timed(functools.partial(explain.report, path, None, asked))
             (late,) = told.verdicts[0].stragglers
             assert (late.rank, late.explained) == (1, True)
+            drawn = len(late.steps) > rules().drawn
+            assert ("drawn at random" in explain.as_text(told)) is drawn
             first = first or cpu
+            assert cpu < 1.5 * first * steps / STEPS[0]
             lines.append(
                 f"explain {steps:6} steps, {what:10} {cpu / first:6.2f} times as long "
                 f"as the first: {cpu:.3f} s of CPU"
