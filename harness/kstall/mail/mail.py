@@ -102,7 +102,7 @@ def compose(thread: Thread, parts: Sequence[MailContent]) -> tuple[Letter, ...]:
 
 def _message_id(thread: Thread, number: int, part: MailContent) -> str:
     """A unique message-id that names the series, version and patch."""
-    unique = cache.digest(part.subject, part.body, str(thread.now))[:8]
+    unique = cache.digest(thread.rfc, part.subject, part.body, str(thread.now))[:8]
     domain = thread.author.address.rpartition("@")[2]
     name = thread.change_id.partition("-")[2]
     return f"{thread.now:%Y%m%d}-{name}-v{thread.version}-{number}-{unique}@{domain}"
