@@ -25,7 +25,7 @@ def jobs_outlive_the_scheduler(ev: Evidence) -> Verdict:
     lines = ev.workload("memory").stdout.splitlines()
     runs = {run["run"]: run for run in map(json.loads, lines)}
     v.equal("runs", list(runs), ["worker in time", "worker late"])
-    with v.excused("the worker was not made late in each of the two cases"):
+    with v.excused("the worker was made late too rarely for two cases"):
         v.at_least("delays of the worker", runs["worker late"]["delayed"], 2)
     for name, run in runs.items():
         v.equal(f"{name}: exit status of the suite", run["status"], 0)
