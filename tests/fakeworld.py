@@ -30,6 +30,7 @@ from typing import Any
 from kbuildtree import MAKEFILE_BUILD
 from kstall import cli
 from kstall.base import arch, space
+from kstall.cli import proofs, workers
 from kstall.compile import variants
 from kstall.pipeline import Ui
 from kstall.pipeline import run as runs
@@ -592,7 +593,8 @@ class World:
             guests = ("guest", "instructions", "debug-guests", "debug-base-guests")
             inside = hold in [f"{stage} inside" for stage in guests]
             sys.executable = str(self.root / ("hold" if inside else "bin") / "python3")
-            vars(cli)["Ui"] = _ui(self.root, stages, hold, held)
+            for module in (proofs, workers):
+                vars(module)["Ui"] = _ui(self.root, stages, hold, held)
             runs.begin = _begin(self.root, runs.begin)
             vars(space)["memory"] = lambda: _MEMORY
             for act in self.prepare:

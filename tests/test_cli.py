@@ -13,6 +13,7 @@ from rich.table import Table
 
 import fake_kernel
 from kstall import cli
+from kstall.cli import terminal, workers
 from kstall.mail import incoming
 from kstall.pipeline import stability, validate
 from kstall.tree import source
@@ -33,7 +34,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tables_of_a_log_end_where_their_text_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    console = cli._console()
+    console = terminal.output()
     table = Table("check", "detail", box=None)
     table.add_row("a", "a detail as long as the longest cell")
     table.add_row("b", "short")
@@ -128,7 +129,7 @@ def test_options_of_workers_that_are_not_named(
 )
 def test_processors_of_a_worker(text: str, processors: set[int]) -> None:
     words = ["worker", "tcp://127.0.0.1:1", "--cpus", text]
-    assert cli._parser().parse_args(words).cpus == processors
+    assert cli.parser().parse_args(words).cpus == processors
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "0-", "1-0", "-1", "0..1"])
@@ -219,7 +220,7 @@ def test_a_damaged_entry_is_named_outside_of_runs(
 def test_line_numbers_are_not_taken_for_emoji(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cli._complain("x.c:100:5: warning")
+    terminal.complain("x.c:100:5: warning")
     assert "x.c:100:5: warning" in capsys.readouterr().err
 
 
@@ -303,7 +304,7 @@ def test_temporary_files_of_which_none_runs_are_two(
     monkeypatch.setattr(stability, "measure", go_on)
     monkeypatch.setattr(source, "obtain", go_on)
     monkeypatch.setattr(incoming, "read", go_on)
-    monkeypatch.setattr(cli, "_farm", go_on)
+    monkeypatch.setattr(workers, "package", go_on)
     monkeypatch.chdir(tmp_path)
     if not boots:
         with pytest.raises(_Reached):

@@ -59,7 +59,7 @@ def _anchors(path: Path) -> set[str]:
 def _verbs() -> set[str]:
     (verbs,) = (
         action.choices
-        for action in cli._parser()._actions
+        for action in cli.parser()._actions
         if isinstance(action.choices, dict)
     )
     return set(verbs)
@@ -120,7 +120,7 @@ def test_commands_are_taken() -> None:
     assert len(commands) > 10
     for words in commands:
         # Unknown options end this.
-        assert cli._parser().parse_args(words).verb, words
+        assert cli.parser().parse_args(words).verb, words
 
 
 def test_the_unit_for_systemd_is_taken() -> None:
@@ -172,7 +172,7 @@ def test_every_verb_is_told_of() -> None:
 
 def test_every_option_is_told_of() -> None:
     text = "".join(path.read_text() for path in DOCUMENTS)
-    top = cli._parser()
+    top = cli.parser()
     (verbs,) = (
         action.choices for action in top._actions if isinstance(action.choices, dict)
     )

@@ -744,7 +744,7 @@ def _again(run: Path, kind: str, options: dict[str, list[str]] | None) -> list[s
     for line in explanation.again:
         words = shlex.split(line)
         if words[0] == "kstall":
-            (*_, series) = cli._parser().parse_args(words[1:]).series
+            (*_, series) = cli.parser().parse_args(words[1:]).series
             assert series == "demo"
     return explanation.again
 

@@ -129,7 +129,7 @@ def test_worker_with_no_time_to_wait(
 ) -> None:
     words = ["worker", "tcp://127.0.0.1:9", f"--death-timeout={text}"]
     with pytest.raises(SystemExit) as ended:
-        cli._parser().parse_args(words)
+        cli.parser().parse_args(words)
     assert ended.value.code == 2
     assert f"argument --death-timeout: {text}: not a time" in capsys.readouterr().err
 
@@ -140,7 +140,7 @@ def test_worker_whose_name_is_no_directory(
 ) -> None:
     """Its cache is below workers/, and a part of paths that make takes."""
     with pytest.raises(SystemExit):
-        cli._parser().parse_args(["worker", "tcp://127.0.0.1:9", f"--name={name}"])
+        cli.parser().parse_args(["worker", "tcp://127.0.0.1:9", f"--name={name}"])
     assert f"argument --name: {name!r}: not a name of " in capsys.readouterr().err
 
 
@@ -735,7 +735,7 @@ def test_what_slurm_is_reported(
     ):
         assert words in command
     # These words our worker understands.
-    parsed = cli._parser().parse_args(command.split()[3:])
+    parsed = cli.parser().parse_args(command.split()[3:])
     assert parsed.store == "/shared/store" and parsed.nthreads == 8
 
 
