@@ -543,35 +543,42 @@ def test_a_kernel_of_its_own_has_the_fixes_that_its_series_needs(
 ) -> None:
     (demo,) = stages.series
     fix = replace(demo, name="fix", patches=demo.patches[:1])
-    spec = demo.spec.model_copy(update={"needs": ("fix",)})
+    patches: Any = (Path("of-the-other.patch"),)
+    other = replace(demo, name="other", patches=patches)
+    spec = demo.spec.model_copy(update={"needs": ("fix", "other")})
     needing = replace(demo, name="needing", spec=spec, patches=demo.patches[1:])
-    both = (*fix.patches, *needing.patches)
     nothing: Any = None
-    together = groups.Group((demo, fix), nothing)
+    together = groups.Group((demo, fix, other), nothing)
     division = groups.Division(
-        ("demo", "fix"), (groups.Outlier("needing", "demo", alone=True),)
+        ("demo", "fix", "other"), (groups.Outlier("needing", "demo", alone=True),)
     )
     monkeypatch.setattr(groups, "applied", lambda *_: (together, division))
-    refused: list[object] = []
+    refused: set[object] = set()
 
-    def plan(base: object, patches: Sequence[Path], scratch: Path) -> object:
-        if tuple(patches) in refused:
+    def plan(base: object, patches: Sequence[object], scratch: Path) -> object:
+        if refused & {*patches}:
             raise am.BadPatch("it does not go with that")
         return tuple(patches)
 
-    for applies in (True, False):
-        if not applies:
-            refused.append(both)
-        monkeypatch.setattr(tree, "plan", plan)
-        everything = (demo, fix, needing)
+    monkeypatch.setattr(tree, "plan", plan)
+    for without, fixes in (
+        ((), (fix, other)),
+        ((fix,), (other,)),
+        ((other,), (fix,)),
+        ((fix, other), ()),
+    ):
+        refused = {patch for series in without for patch in series.patches}
+        everything = (demo, fix, other, needing)
         first, apart = debugkernel.grouped(
             stages.ground.base, everything, stages.run.dir
         )
         assert first is together
         assert apart.name == "needing"
-        assert apart.applied == ((fix, needing) if applies else (needing,))
+        assert apart.applied == (*fixes, needing)
         applied: Any = apart.plan
-        assert applied == (both if applies else needing.patches)
+        assert applied == tuple(
+            patch for series in apart.applied for patch in series.patches
+        )
 
 
 def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> None:

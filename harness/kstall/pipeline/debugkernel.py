@@ -44,12 +44,14 @@ def grouped(
 def _apart(
     base: source.Base, series: Series, all_series: Sequence[Series], scratch: Path
 ) -> Group:
-    fixes = tuple(other for other in all_series if other.name in series.spec.needs)
-    patches = [patch for fix in fixes for patch in fix.patches]
-    with contextlib.suppress(am.ApplyError, am.BadPatch):
-        plan = tree.plan(base, [*patches, *series.patches], scratch)
-        return Group((series,), plan, fixes=fixes)
-    return Group((series,), tree.plan(base, series.patches, scratch))
+    fixes: list[Series] = []
+    plan = tree.plan(base, series.patches, scratch)
+    for fix in (other for other in all_series if other.name in series.spec.needs):
+        before = [patch for other in (*fixes, fix) for patch in other.patches]
+        with contextlib.suppress(am.ApplyError, am.BadPatch):
+            plan = tree.plan(base, [*before, *series.patches], scratch)
+            fixes.append(fix)
+    return Group((series,), plan, fixes=tuple(fixes))
 
 
 def build(
