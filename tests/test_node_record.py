@@ -29,7 +29,7 @@ from kstall_node.host import Host
 from kstall_node.oracles import Oracle, Tally, Union, Verdict, judge
 from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Instance, Tracefs
-from kstall_ops import explain, recording, seal, store
+from kstall_ops import explain, recording, seal, store, wording
 from node_root import README, Node
 from recordings import format_text
 from ringpages import entry, page
@@ -871,7 +871,7 @@ def test_marks_alone_if_that_is_asked_for(
     seal.seal([only(tmp_path / "o")], made)
     _, rows, _ = store.query(made, "SELECT job, rank, step FROM mark")
     assert rows == [("9", 2, 1)]
-    told = explain.as_text(explain.report(made))
+    told = wording.as_text(explain.report(made))
     assert "node7: not recorded: throttle (this kernel has no sched:" in told
     # A kernel without those as well leaves nothing to record.
     (node.tracing / "events/ftrace/print/format").unlink()

@@ -25,6 +25,7 @@ from kstall_ops import (
     store,
     timeline,
     window,
+    wording,
 )
 from recordings import BEGAN, MS, SECOND, Node, Training, culprit
 
@@ -96,7 +97,7 @@ def test_a_real_dump_names_who_was_late(real: Path, tmp_path: Path) -> None:
     assert (late.rank, late.node, late.tid) == (1, "node0", pids[1])
     assert set(range(6, 26)) <= set(late.steps)
     assert 20 * 55 * MS < late.lateness_ns < 24 * 75 * MS
-    said = explain.as_text(explain.report(made))
+    said = wording.as_text(explain.report(made))
     assert (
         "job gloo, process group 0 (default_pg, gloo): ranks 0-2, 23 steps of 8" in said
     )
@@ -181,7 +182,7 @@ def test_by_what_devices_waited_no_clock_is_compared(tmp_path: Path) -> None:
     )
     assert finding.coverage and finding.coverage > 0.95
     assert (finding.job, late.unordered) == ("train", ())
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "ranks 0-2, 59 steps of 103.2 ms (median)" in said
     assert "a rank waits for as long as its device is in it\n" in said
     assert "thread 4000, late in 20 of 59 steps (21-40)" in said
@@ -301,7 +302,7 @@ def test_who_enqueued_last_may_not_be_who_was_waited_for(tmp_path: Path) -> None
     (finding,) = late.findings
     assert (finding.level, finding.severity) == ("coincides", "note")
     assert finding.caps == ("whether devices waited for its host is not in the dumps",)
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "late to enqueue in 20 of 59 steps (21-40)" in said
     assert "TORCH_NCCL_ENABLE_TIMING=1 records it" in said
     page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
@@ -360,7 +361,7 @@ def test_clocks_that_cannot_be_compared_say_nothing(tmp_path: Path) -> None:
     made = enqueued(tmp_path, None, "gloo")
     one = verdict(made)
     assert (one.job.steps, one.stragglers) == ([], [])
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "60 steps are left out: the clocks of their nodes are not aligned" in said
     assert "no rank was late" not in said
 
@@ -394,7 +395,7 @@ def test_ranks_of_one_boot_need_no_bound(tmp_path: Path) -> None:
 def test_clocks_that_are_too_wide_make_nobody_late(tmp_path: Path) -> None:
     made = enqueued(tmp_path, 60 * MS)
     assert not verdict(made).stragglers
-    assert "clocks of its nodes can be compared up to 6" in explain.as_text(made)
+    assert "clocks of its nodes can be compared up to 6" in wording.as_text(made)
 
 
 def test_one_clock_needs_no_bound(tmp_path: Path) -> None:
@@ -412,7 +413,7 @@ def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
         made = report(tmp_path / str(number), nodes, Watched(timing).of(nodes))
         assert verdict(made).outcome == "nothing"
         word = "late" if timing else "late to enqueue"
-        assert f"  no rank was {word}\n" in explain.as_text(made) + "\n"
+        assert f"  no rank was {word}\n" in wording.as_text(made) + "\n"
 
 
 # -- which thread ---------------------------------------------------------------------
@@ -435,7 +436,7 @@ def test_without_a_stack_the_first_thread_is_assumed_and_no_more(
     assert cap == "which thread enqueued is not in its dump: the first is assumed"
     assert (
         "ranks 0-2: which thread enqueued is not in the dumps, the first"
-        in explain.as_text(explain.report(made))
+        in wording.as_text(explain.report(made))
     )
     # The other form has the stacks: then it is known.
     collective.add(flightdumps.write(dumps, tmp_path / "fr"), made)
@@ -489,7 +490,7 @@ def test_a_name_that_the_first_thread_has_is_nobodys(tmp_path: Path) -> None:
     (late,) = verdict(made).stragglers
     (finding,) = late.findings
     assert (late.tid, finding.level) == (None, "coincides")
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "rank 1 on node1, thread unknown, late in" in said
     assert "cause: not known, as it is not known which of its threads was" in said
     assert "rank 1: which thread enqueued is not in the dumps, but not the" in said
@@ -592,7 +593,7 @@ def test_who_enqueued_while_its_thread_was_stalled_caps(tmp_path: Path) -> None:
     (late,) = verdict(made).stragglers
     assert not late.explained
     assert "20 collectives that were enqueued while their thread was stalled" in (
-        explain.as_text(made)
+        wording.as_text(made)
     )
 
 
@@ -793,7 +794,7 @@ def test_what_was_enqueued_before_the_recorder_is_left_out(tmp_path: Path) -> No
     done = collective.add(flightdumps.write(dumps, tmp_path / "fr"), made)
     (text,) = done.remarks
     assert text.startswith("rank 0: 10 collectives are left out: they were enqueued")
-    said = explain.as_text(explain.report(made))
+    said = wording.as_text(explain.report(made))
     assert (
         "10 steps are left out: they are not in the dumps of all ranks, 10 not in what "
         "rank 0 left: dumps of one time have"
@@ -831,7 +832,7 @@ def test_half_a_surrogate_pair_in_a_name(tmp_path: Path) -> None:
     paths = flightdumps.write(dumps, tmp_path / "fr")
     assert len(collective.add(paths, made).added) == 3
     assert len(collective.add(paths, made).same) == 3
-    said = explain.as_text(explain.report(made))
+    said = wording.as_text(explain.report(made))
     assert "process group 0 (x" in said and said.encode()
 
 
@@ -871,7 +872,7 @@ def test_who_is_late_as_it_waited_in_another_group(tmp_path: Path) -> None:
     )
     assert late.findings[0].caps == (f"it {waited}, before",)
     assert f"  ! rank 2 {waited} before it was late here: look there" in (
-        explain.as_text(explain.report(made))
+        wording.as_text(explain.report(made))
     )
     (late,) = found["2 (tp, ranks 2-3, nccl)"].stragglers
     assert late.rank == 3
@@ -908,7 +909,7 @@ def test_each_process_group_is_judged_by_itself(tmp_path: Path, split: bool) -> 
     ]
     (late,) = made.verdicts[2].stragglers
     assert late.rank == 3
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     title = f"job train, process group {number} (\\x1b[2Jtp, ranks 2-3, nccl): "
     assert f"{title}ranks 2-3, 59 steps" in said
     assert "\x1b" not in said
@@ -930,7 +931,7 @@ def test_many_groups_in_which_nobody_was_late(tmp_path: Path) -> None:
             more["duration_ms"] += 10 * (rank == 14)
             dump["entries"] += [more, pp]
     made = report(tmp_path, nodes, dumps)
-    lines = explain.as_text(made).splitlines()
+    lines = wording.as_text(made).splitlines()
     assert lines[0].startswith("job train, process group 1 (tp, ranks 14-15, nccl): ")
     assert lines[2].startswith("  straggler: rank 15 on ")
     (at,) = [at for at, line in enumerate(lines) if "24 process groups (" in line]
@@ -978,7 +979,7 @@ def test_a_rank_without_a_dump_may_be_the_late_one(tmp_path: Path) -> None:
     made = sealed(tmp_path, nodes)
     paths = flightdumps.write(dumps, tmp_path / "fr")
     collective.add([paths[0], paths[2]], made)
-    said = explain.as_text(explain.report(made))
+    said = wording.as_text(explain.report(made))
     assert "dumps of 2 of 3 ranks: a rank that is missing may be the one that" in said
     assert "  of these ranks none was late" in said
 
@@ -992,7 +993,7 @@ def test_a_group_of_which_no_dump_says_how_many_it_has(tmp_path: Path) -> None:
         dump["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[0]"}}
     made = report(tmp_path, nodes, dumps)
     assert verdict(made).job.group == "7 (nccl)"
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "the number of ranks in the process group is not in the dumps" in said
     assert "  of these ranks none was late" in said
 
@@ -1001,7 +1002,7 @@ def test_ranks_that_disagree_on_what_it_is(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     dumps = Watched().of(nodes)
     dumps[2]["entries"][7]["profiling_name"] = "nccl:_all_gather_base"
-    said = explain.as_text(report(tmp_path, nodes, dumps))
+    said = wording.as_text(report(tmp_path, nodes, dumps))
     assert "1 steps are left out: ranks disagree on what they are" in said
 
 
@@ -1199,4 +1200,4 @@ def test_what_cannot_be_imported_is_one_line(
 
 def test_without_dumps_it_says_that_there_may_be_some(tmp_path: Path) -> None:
     made = sealed(tmp_path, [Node()])
-    assert "`kstall seal --flight-recorder`" in explain.as_text(explain.report(made))
+    assert "`kstall seal --flight-recorder`" in wording.as_text(explain.report(made))

@@ -28,6 +28,7 @@ from kstall_ops import (
     store,
     straggler,
     window,
+    wording,
 )
 from kstall_ops.rules import rules
 from recordings import (
@@ -72,7 +73,7 @@ def test_a_quota_on_one_rank_that_is_lifted_again(tmp_path: Path) -> None:
     control = finding.control
     assert control and (control.steps_with, control.steps_without) == (20, 39)
     assert control.p == 1 / (rules().permutations + 1)
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "straggler: rank 1 on node1" in said
     assert "raise cpu.max or cpu.max.burst of /pod-7/train" in said
     assert "does not say: NCCL is slow" in said
@@ -92,7 +93,7 @@ def test_ids_of_evidence_survive_a_reader_of_doubles(tmp_path: Path) -> None:
 
 
 def test_who_has_not_read_the_manual_is_told_how_sure_that_is(tmp_path: Path) -> None:
-    said = explain.as_text(report(tmp_path, culprit().nodes()))
+    said = wording.as_text(report(tmp_path, culprit().nodes()))
     assert "ranks 0-2, 59 steps of 103.1 ms (median); late is 5.2 ms or more\n" in said
     assert "in 20 of 20 late steps, there 77% of a median step on average" in said
     assert "\nhow sure that is\n  EXPLAINS: on the late thread itself, " in said
@@ -105,7 +106,7 @@ def test_what_was_left_out_is_said_in_words(tmp_path: Path) -> None:
         "loss", t0=BEGAN, t1=None, n=None, reason="threshold mmu/start 4000 ns"
     )
     nodes[0].fact("loss", t0=BEGAN, t1=None, n=None, reason="suspended aer")
-    said = explain.as_text(report(tmp_path, nodes))
+    said = wording.as_text(report(tmp_path, nodes))
     assert "job train: rank 0, 59 steps" in said
     assert "node0: of mmu/start what is shorter than 4000 ns was left out" in said
     assert "node0: aer was switched off: too many records (suspended aer)" in said
@@ -147,7 +148,7 @@ def test_below_the_bound_of_the_clocks_is_unordered(tmp_path: Path) -> None:
         f"rank {late.unordered[0].rank} came about as late in {len(late.steps)} of "
         f"these steps ({straggler.ranks_text(late.steps)}): unordered (within 4"
     )
-    assert f"    {line}" in explain.as_text(made)
+    assert f"    {line}" in wording.as_text(made)
     said = explain.as_json(made)["jobs"][0]["stragglers"][0]["unordered"]
     assert said[0]["within_ns"] == late.unordered[0].within_ns
     page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
@@ -180,7 +181,7 @@ def test_clocks_that_are_not_known_order_nothing(tmp_path: Path) -> None:
     (rival,) = order.rivals(one.job, late.rank, away, {})
     assert (rival.steps, rival.within_ns) == (late.steps, None)
     late = dataclasses.replace(late, unordered=(rival,))
-    assert explain.unordered(late)[0].endswith("unordered (clocks are not aligned)")
+    assert wording.unordered(late)[0].endswith("unordered (clocks are not aligned)")
 
 
 def made_sids(one: chains.Verdict) -> set[str]:
@@ -192,7 +193,7 @@ def test_on_one_node_and_far_behind_it_is_known_who_was_last(tmp_path: Path) -> 
         made = report(tmp_path / str(number), nodes)
         (late,) = verdict(made).stragglers
         assert late.unordered == ()
-        assert "unordered" not in explain.as_text(made)
+        assert "unordered" not in wording.as_text(made)
 
 
 # -- a job that was started again --------------------------------------------------
@@ -236,7 +237,7 @@ def test_a_job_that_was_started_again_is_two(
     (late,) = bad.stragglers
     assert (late.rank, late.steps, late.explained) == (1, tuple(range(20, 40)), True)
     assert (good.outcome, good.job.remarks) == ("nothing", [])
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "job train, start 1 of 2" in said and "job train, start 2 of 2" in said
     if ahead[2] == REAL - MS:
         assert "start 2 of 2, 2027-01-15 08:10:01 UTC: ranks 0-2" in said
@@ -280,7 +281,7 @@ def test_who_says_twice_at_a_time_to_be_one_rank_is_not_two_starts(
     (one,) = made.verdicts
     assert one.job.start == "" and one.job.remarks and not one.job.steps
     # Of no step at all nobody knows whether somebody was late.
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "job train: ranks 0-2, no whole step\n" in said
     assert "no rank was late" not in said
     page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
@@ -295,7 +296,7 @@ def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
     one = verdict(made)
     assert (one.outcome, one.stragglers, one.slowed) == ("nothing", [], {})
     assert made.lost == []
-    assert "no rank was late" in explain.as_text(made)
+    assert "no rank was late" in wording.as_text(made)
 
 
 def test_what_was_not_recorded_is_said_where_nothing_is_found(tmp_path: Path) -> None:
@@ -307,7 +308,7 @@ def test_what_was_not_recorded_is_said_where_nothing_is_found(tmp_path: Path) ->
         node.refused = {"rdma": "this kernel has no rdma_core:cq_async_event"}
     nodes[2].refused = {"throttle": "\x1b[2Jno fprobe", "rdma": "no fprobe"}
     made = report(tmp_path, nodes)
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     away = "drm, aer, iotlb, mmu"
     assert (
         "    cause: not in kernel events; "
@@ -325,7 +326,7 @@ def test_of_ranks_without_marks_nothing_is_said(tmp_path: Path) -> None:
     """That of the others none was late does not say that nobody was."""
     nodes = culprit().nodes()
     made = report(tmp_path, [nodes[0], nodes[2]])
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "marks of 2 of 3 ranks" in said and "seal the recordings of its node" in said
     assert "  of these ranks none was late" in said and "no rank was late" not in said
 
@@ -344,7 +345,7 @@ def test_noise_of_a_busy_node_names_nobody(tmp_path: Path) -> None:
     one = verdict(made)
     assert min(len(one.job.late(rank)) for rank in one.job.ranks) >= 8
     assert one.outcome == "nothing"
-    assert "none more often than by chance" in explain.as_text(made)
+    assert "none more often than by chance" in wording.as_text(made)
 
 
 def test_a_cause_is_seen_through_noise(tmp_path: Path) -> None:
@@ -369,7 +370,7 @@ def test_all_are_slowed(tmp_path: Path, spread: int) -> None:
     one = verdict(made)
     assert (one.outcome, list(one.slowed)) == ("slowed", ["throttle"])
     assert one.slowed["throttle"] > 0.1
-    assert "all slowed, no straggler" in explain.as_text(made)
+    assert "all slowed, no straggler" in wording.as_text(made)
 
 
 def test_all_are_slowed_and_one_more_than_others(tmp_path: Path) -> None:
@@ -386,7 +387,7 @@ def test_a_busy_loop_is_not_in_kernel_events(tmp_path: Path) -> None:
     made = report(tmp_path, busy.nodes())
     (late,) = verdict(made).stragglers
     assert (late.rank, late.findings, late.explained) == (2, (), False)
-    assert "cause: not in kernel events" in explain.as_text(made)
+    assert "cause: not in kernel events" in wording.as_text(made)
 
 
 def test_a_busy_loop_beside_small_stalls_of_its_own(tmp_path: Path) -> None:
@@ -402,7 +403,7 @@ def test_a_busy_loop_beside_small_stalls_of_its_own(tmp_path: Path) -> None:
     assert finding.covered == 0 and "8 are needed" in finding.caps[0]
     assert (
         "cause: not in kernel events of its thread, which cover 2% of the lateness"
-        in explain.as_text(made)
+        in wording.as_text(made)
     )
 
 
@@ -522,13 +523,13 @@ def test_of_very_many_steps_some_are_drawn(
     monkeypatch.setattr(explain, "rules", lambda: few)
     made = report(tmp_path, culprit().nodes())
     again = explain.report(tmp_path / "s.duckdb")
-    assert explain.as_text(made) == explain.as_text(again)
+    assert wording.as_text(made) == wording.as_text(again)
     (finding,) = verdict(made).stragglers[0].findings
     control = finding.control
     assert control and (control.drawn, finding.level) == (15, "explains")
     assert (control.steps_with, control.steps_without) == (20, 39)
     text = "in the 39 without, p = 0.0001 (for 15 of each, drawn at random)"
-    assert text in explain.as_text(made)
+    assert text in wording.as_text(made)
     page.write(tmp_path / "s.duckdb", made, tmp_path / "p.html")
     assert "(for 15 of each, drawn at random)" in (tmp_path / "p.html").read_text()
 
@@ -613,7 +614,7 @@ def test_a_quota_without_a_thread_concerns_ranks_below_its_group(
     assert [finding.text for finding in late.findings] == ([text] if said else [])
     assert (
         "COINCIDES: at that time, on a thread of that rank, or"
-        in (explain.as_text(made))
+        in (wording.as_text(made))
     ) is said
     # Whose it was is in the table of lost time in any case.
     assert [lost.n for lost in made.lost] == [20]
@@ -630,7 +631,7 @@ def test_a_fatal_error_is_said_on_one_occurrence(
     made = report(tmp_path, nodes)
     assert verdict(made).outcome == "nothing"
     assert len(made.incidents) == said
-    text = explain.as_text(made)
+    text = wording.as_text(made)
     assert text.count(r"[high] aer on node1: fatal errors from 01:00.0\x1b") == said
     assert len(explain.as_json(made)["incidents"]) == said
 
@@ -659,7 +660,7 @@ def test_only_failures_of_queues_are_said_on_one_occurrence(
     made = report(tmp_path, [node])
     assert [incident.cause for incident in made.incidents] == ([said] if said else [])
     text = f"a completion queue or queue pair failed ({said})"
-    assert (text in explain.as_text(made)) is bool(said)
+    assert (text in wording.as_text(made)) is bool(said)
     assert len(made.lost) == 1
 
 
@@ -678,7 +679,7 @@ def test_loss_caps(tmp_path: Path, where: str, level: str) -> None:
     made = report(tmp_path, nodes)
     (late,) = verdict(made).stragglers
     assert late.findings[0].level == level
-    assert "an unknown number of events lost on CPU 0 (overrun)" in explain.as_text(
+    assert "an unknown number of events lost on CPU 0 (overrun)" in wording.as_text(
         made
     )
     if level == "coincides":
@@ -718,7 +719,7 @@ def test_each_reason_caps_what_it_should(
     assert finding.level == ("coincides" if capped else "explains")
     assert finding.caps == ((f"records were lost meanwhile ({reason})",) * capped)
     # Said it is whether it caps or not, and who is late is known all the same.
-    assert f"({reason})" in explain.as_text(made)
+    assert f"({reason})" in wording.as_text(made)
     assert late.steps == tuple(range(20, 40))
 
 
@@ -782,7 +783,7 @@ def test_old_segments_that_made_room_cap_what_was_before(
     assert late.steps == tuple(range(20, 40)) and finding.late == late_steps
     assert finding.control and finding.control.steps_without == control
     said = "rank 1: in 19 of 59 steps the cause is not known: --ring had deleted"
-    assert (f"  ! {said} records of that time" in explain.as_text(made)) is (
+    assert (f"  ! {said} records of that time" in wording.as_text(made)) is (
         until == 3 * SECOND
     )
 
@@ -813,7 +814,7 @@ def test_a_tenth_dropped_in_silence_is_seen_by_the_oracle(tmp_path: Path) -> Non
     assert late.findings[0].caps == ("its oracle disagrees with throttle/fprobe",)
     assert (
         "throttle/fprobe is refused: it says 1440000000 ns, its oracle 1600000000 ns"
-        in (explain.as_text(made))
+        in (wording.as_text(made))
     )
 
 
@@ -838,7 +839,7 @@ def test_what_no_oracle_has_seen_is_said_with_the_claim(
     assert finding.level == "explains"
     assert finding.uncompared == (() if compared else ("throttle/fprobe",))
     said = "not compared with an oracle: throttle/fprobe"
-    assert (f"      {said}\n" in explain.as_text(made)) is not compared
+    assert (f"      {said}\n" in wording.as_text(made)) is not compared
     page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert ("not compared with an oracle" in text) is not compared
@@ -950,7 +951,7 @@ def test_marks_of_which_start_and_end_are_exchanged(tmp_path: Path) -> None:
         _mark_swapped(node)
     made = report(tmp_path, nodes)
     assert not verdict(made).stragglers
-    assert "one left before all had entered: the marks are damaged" in explain.as_text(
+    assert "one left before all had entered: the marks are damaged" in wording.as_text(
         made
     )
 
@@ -961,7 +962,7 @@ def test_times_from_outside_of_the_recording_cap(tmp_path: Path) -> None:
     nodes[1].ended = BEGAN + 5 * SECOND
     made = report(tmp_path, nodes)
     assert not any(late.explained for late in verdict(made).stragglers)
-    assert "marks from outside of the recording" in explain.as_text(made)
+    assert "marks from outside of the recording" in wording.as_text(made)
 
 
 def test_the_same_numbers_on_all_nodes_are_kept_apart(tmp_path: Path) -> None:
@@ -990,7 +991,7 @@ def test_without_marks_a_table_of_lost_time(tmp_path: Path) -> None:
     node = Node()
     node.throttle(BEGAN + 1, BEGAN + 10 * MS, 40)
     made = report(tmp_path, [node])
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert "a table of lost time only" in said
     assert "which rank was late cannot be known" in said
 
@@ -999,7 +1000,7 @@ def test_a_rank_of_which_nothing_came(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     made = report(tmp_path, [nodes[0], nodes[2]])
     assert verdict(made).outcome == "nothing"
-    assert "marks of 2 of 3 ranks" in explain.as_text(made)
+    assert "marks of 2 of 3 ranks" in wording.as_text(made)
 
 
 def test_which_start_is_which_is_asked_once(
@@ -1022,7 +1023,7 @@ def test_which_start_is_which_is_asked_once(
 def test_two_processes_that_say_they_are_the_same_rank(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     nodes[2].facts[0]["rank"] = 1
-    said = explain.as_text(report(tmp_path, nodes))
+    said = wording.as_text(report(tmp_path, nodes))
     assert "two processes say they are the same rank" in said
 
 

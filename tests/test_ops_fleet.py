@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kstall_ops import cli, errors, explain, fleet, seal, store
+from kstall_ops import cli, errors, explain, fleet, seal, store, wording
 from processes import descendants
 from recordings import BEGAN, SECOND, Node, Training, culprit
 
@@ -157,7 +157,7 @@ def test_who_was_not_reached_stays_known(
             "  ! node2: its recordings are missing: silent" in capsys.readouterr().out
         )
     told = explain.report(made)
-    said = explain.as_text(told)
+    said = wording.as_text(told)
     assert (
         "  - node2: its recordings are missing, as `kstall fleet pull` got none: "
         "silent for 1 s: stopped, or far away; pull from it again\n"
@@ -186,7 +186,7 @@ def test_a_rank_that_can_be_nowhere_else_is_not_missed(tmp_path: Path) -> None:
     assert fleet.pull(list(hows), via(tmp_path, hows), made).status == fleet.SOME
     told = explain.report(made)
     assert told.verdicts[0].stragglers[0].explained
-    assert "  - spare: its recordings are missing" in explain.as_text(told)
+    assert "  - spare: its recordings are missing" in wording.as_text(told)
 
 
 def test_what_is_written_beside_recordings_is_damaged(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_the_last_minutes_alone(
     (late,) = told.verdicts[0].stragglers
     assert (late.rank, late.steps, late.explained) == (1, tuple(range(300, 320)), True)
     assert 100 < len(told.verdicts[0].job.steps) < 200
-    said = explain.as_text(told)
+    said = wording.as_text(told)
     assert (
         "node0, node1, node2: known from 1970-01-01 00:02:05 UTC on: what was before "
         "was not fetched (`--last`)\n"

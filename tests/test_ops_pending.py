@@ -12,7 +12,7 @@ import pytest
 from kstall_node import record
 from kstall_node.facts import Facts
 from kstall_node.host import Host
-from kstall_ops import cli, explain, page, pending, recording, seal, store
+from kstall_ops import cli, explain, page, pending, recording, seal, store, wording
 from node_root import Node as FileNode
 from recordings import BEGAN, MS, QUEUES, SECOND, Node, Training, restarted
 from test_ops_explain import report
@@ -65,7 +65,7 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     (stall,) = made.open
     assert (stall.cls, stall.tid, stall.comm) == ("throttle", 4000, "python3")
     assert (stall.lasted_ns, stall.doubts) == (END - began, ())
-    said = explain.as_text(made)
+    said = wording.as_text(made)
     assert said.startswith("job train hangs in step 30: ranks 0, 2 wait, for ")
     assert " s so far; rank 1 has not entered it\n" in said
     assert "before that no rank was late" in said
@@ -87,7 +87,7 @@ def test_a_rank_that_computes_for_ever_is_not_in_kernel_events(tmp_path: Path) -
     said = "not in kernel events; not recorded there: drm, rdma, iotlb, mmu"
     assert (absent.rank, absent.cls, absent.text) == (1, None, said)
     assert made.open == []
-    assert "cause: not in kernel events" in explain.as_text(made)
+    assert "cause: not in kernel events" in wording.as_text(made)
 
 
 def test_many_stalls_that_ended_are_what_it_is_in_as_well(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_all_have_entered(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (hung,) = made.hung
     assert (hung.waiting, hung.absent) == ((0, 1, 2), ())
-    assert "s so far; these are all" in explain.as_text(made)
+    assert "s so far; these are all" in wording.as_text(made)
 
 
 def test_a_rank_of_which_nothing_came_is_counted(tmp_path: Path) -> None:
     nodes = hanging()
     (hung,) = report(tmp_path, [nodes[0], nodes[2]]).hung
     assert (hung.waiting, hung.absent, hung.silent) == ((0, 2), (), 1)
-    assert "of 1 more there are no marks at all" in explain.hung_title(hung)
+    assert "of 1 more there are no marks at all" in wording.hung_title(hung)
 
 
 def test_a_hang_in_the_first_step(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_hang_in_the_first_step(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (hung,) = made.hung
     assert (hung.step, hung.waiting, hung.silent) == (0, (0, 2), 1)
-    assert "no job with marks" not in explain.as_text(made)
+    assert "no job with marks" not in wording.as_text(made)
     assert explain.report(tmp_path / "s.duckdb", "train").hung == [hung]
 
 
@@ -154,7 +154,7 @@ def test_one_whose_process_is_gone_is_named(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (absent,) = made.hung[0].absent
     assert absent.gone_ns == END - _last(nodes[1]) - SECOND
-    assert "cause: its process ended" in explain.as_text(made)
+    assert "cause: its process ended" in wording.as_text(made)
 
 
 @pytest.mark.parametrize("later", [True, False])
@@ -198,7 +198,7 @@ def test_a_recording_that_ends_too_early_blames_nobody(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (hung,) = made.hung
     assert (hung.absent, hung.unknown) == ((), (1,))
-    assert "rank 1 is not known, as the recording ends too early" in explain.as_text(
+    assert "rank 1 is not known, as the recording ends too early" in wording.as_text(
         made
     )
 
@@ -281,7 +281,7 @@ def test_an_end_that_may_not_have_been_seen(
     (one,) = made.open
     assert one.doubts == ((doubt,) if doubt else ())
     assert one.lasted_ns == 99 * SECOND
-    assert ("or its end was not seen" in explain.as_text(made)) is bool(doubt)
+    assert ("or its end was not seen" in wording.as_text(made)) is bool(doubt)
 
 
 def test_what_is_open_without_a_thread_is_of_the_node(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from kstall_ops import explain, schema, seal, store, window
+from kstall_ops import explain, schema, seal, store, window, wording
 from kstall_ops.rules import rules
 from recordings import culprit
 
@@ -218,7 +218,7 @@ def test_explain_grows_with_steps(
             (late,) = told.verdicts[0].stragglers
             assert (late.rank, late.explained) == (1, True)
             drawn = len(late.steps) > rules().drawn
-            assert ("drawn at random" in explain.as_text(told)) is drawn
+            assert ("drawn at random" in wording.as_text(told)) is drawn
             first = first or cpu
             assert cpu < 1.5 * first * steps / STEPS[0]
             lines.append(

@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 import recordings
-from kstall_ops import cli, errors, explain, recording, schema, seal, store
+from kstall_ops import cli, errors, explain, recording, schema, seal, store, wording
 from recordings import BEGAN, MS, SECOND, Node, culprit, seal_segment
 
 
@@ -313,7 +313,7 @@ def test_one_that_is_damaged_costs_the_others_nothing(
     (finding,) = late.findings
     assert (late.rank, finding.level) == (1, "coincides")
     assert "of which nothing came (node2)" in finding.caps[0]
-    text = explain.as_text(told)
+    text = wording.as_text(told)
     assert f"  - node2: a recording is missing, {top}/node2: segments/" in text
     assert "  ! recordings are missing (node2): a rank of which nothing came" in text
     assert explain.as_json(told)["missing"][0]["node"] == "node2"
@@ -379,7 +379,7 @@ def test_what_is_nonsense_even_in_its_name_is_kept_as_text(tmp_path: Path) -> No
     rows = missing(made)
     seal.seal([top], made)
     assert missing(made) == rows
-    assert "\x1b" not in explain.as_text(explain.report(made))
+    assert "\x1b" not in wording.as_text(explain.report(made))
 
 
 def test_what_grew_and_is_damaged_leaves_what_was_sealed(tmp_path: Path) -> None:

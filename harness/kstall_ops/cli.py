@@ -15,7 +15,7 @@ from typing import Any
 
 from kstall.base import KstallError
 
-from . import VERBS, collective, missing, store
+from . import VERBS, collective, missing, store, wording
 from . import explain as explaining
 from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
@@ -322,7 +322,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(explaining.as_json(report), indent=2, default=str))
     else:
-        print(explaining.as_text(report))
+        print(wording.as_text(report))
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from . import chains, explain, files, schema, store, window
+from . import chains, explain, files, schema, store, window, wording
 from .chains import Finding, Overlap, Verdict
 from .errors import shown
 from .explain import Lost, Report
@@ -43,7 +43,7 @@ def write(path: Path, report: Report, output: Path) -> None:
     with store.reading(path) as opened:
         parts = [_hung(hang) for hang in report.hung]
         hung = {hang.job for hang in report.hung}
-        rest, quiet = explain.arranged(report)
+        rest, quiet = wording.arranged(report)
         for verdict in rest:
             parts.append(_verdict(verdict, opened, hangs=verdict.job.name in hung))
         parts += _quiet(quiet)
@@ -58,7 +58,7 @@ def write(path: Path, report: Report, output: Path) -> None:
         items = "".join(f"<li>{_text(remark)}</li>" for remark in report.remarks)
         heading = "What cannot be known, or only with doubt"
         parts.append(f"<h2>{heading}</h2><ul>{items}</ul>")
-    if levels := explain.meanings(report, rules()):
+    if levels := wording.meanings(report, rules()):
         listed = _list((level.capitalize(), text) for level, text in levels)
         parts.append(f"<h2>How sure that is</h2>{listed}")
     nodes = f"{len(report.nodes)} node{'s' if len(report.nodes) != 1 else ''}"
@@ -92,14 +92,14 @@ def _text(value: object, limit: int = 400) -> str:
 
 def _hung(hang: Hung) -> str:
     parts = [
-        f'<div class="card high"><strong>{_text(explain.hung_title(hang))}</strong>'
+        f'<div class="card high"><strong>{_text(wording.hung_title(hang))}</strong>'
     ]
     for absent in hang.absent[:20]:
-        parts.append(f"<p>{_text(explain.absent_title(absent))}</p>")
+        parts.append(f"<p>{_text(wording.absent_title(absent))}</p>")
         if absent.cls is None:
             parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
             continue
-        texts = (*absent.caps, *explain.uncompared(absent))
+        texts = (*absent.caps, *wording.uncompared(absent))
         entries = [("", text) for text in texts]
         entries += [("fix", absent.fix), ("see", absent.doc)]
         entries.append(("does not say", absent.not_said))
@@ -115,7 +115,7 @@ def _open(report: Report) -> list[str]:
     if not report.open:
         return []
     items = "".join(
-        f"<li>{_text(explain.open_text(stall))}</li>" for stall in report.open[:50]
+        f"<li>{_text(wording.open_text(stall))}</li>" for stall in report.open[:50]
     )
     more = len(report.open) - 50
     rest = f'<p class="soft">{more} more: kstall query --named open</p>'
@@ -130,7 +130,7 @@ def _verdict(
 ) -> str:
     job = verdict.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
-    parts.append(f'<p class="soft">{" · ".join(explain.measure(job))}</p>')
+    parts.append(f'<p class="soft">{" · ".join(wording.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
     if verdict.outcome == "nothing" and len(job.ranks) > 1 and job.steps:
         text = "of these ranks none" if job.partial else "no rank"
@@ -148,15 +148,15 @@ def _verdict(
         parts.append(
             f"<h3>Rank {late.rank} on {_text(late.node)} was {job.word} in "
             f"{len(late.steps)} of {len(job.steps)} steps</h3>"
-            f'<p class="soft">thread {explain.thread(late)} · '
+            f'<p class="soft">thread {wording.thread(late)} · '
             f"steps {ranks_text(late.steps)} · "
             f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
         )
         parts += [
             f'<p class="soft">{_text(text[:1].upper() + text[1:])}</p>'
-            for text in explain.unordered(late)
+            for text in wording.unordered(late)
         ]
-        if (cause := explain.elsewhere(late)) is not None:
+        if (cause := wording.elsewhere(late)) is not None:
             parts.append(f'<div class="card">Cause: {cause}.</div>')
         parts += [_finding(finding) for finding in late.findings]
     if job.steps and len(job.ranks) > 1:
@@ -168,7 +168,7 @@ def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
     """A card for all groups of a job, as their plots would hide those of late ranks."""
     parts = []
     for groups in alike:
-        summary = explain.quiet_text(groups)
+        summary = wording.quiet_text(groups)
         lines = [f"<strong>{_text(summary.title, 1000)}</strong>"]
         lines += [f"⚠ {_text(text)}" for text in summary.remarks]
         if summary.verdict:
@@ -198,7 +198,7 @@ def _list(entries: Iterable[tuple[str, str]]) -> str:
 def _finding(finding: Finding) -> str:
     entries: list[tuple[str, str]] = []
     if finding.coverage is not None:
-        entries.append(("evidence", explain.evidence(finding, rules().coverage)))
+        entries.append(("evidence", wording.evidence(finding, rules().coverage)))
     if finding.control is not None:
         c = finding.control
         entries.append(
@@ -206,11 +206,11 @@ def _finding(finding: Finding) -> str:
                 "control",
                 f"median lateness {c.with_ns / 1e6:.1f} ms in {c.steps_with} steps "
                 f"with it, {c.without_ns / 1e6:.1f} ms in {c.steps_without} without, "
-                f"{explain.likelihood(c)}",
+                f"{wording.likelihood(c)}",
             )
         )
     entries += [("not more, as", cap) for cap in finding.caps]
-    entries += [("", text) for text in explain.uncompared(finding)]
+    entries += [("", text) for text in wording.uncompared(finding)]
     if finding.level == "explains" or finding.severity == "high":
         entries += [("fix", finding.fix), ("see", finding.doc)]
     entries.append(("does not say", finding.not_said))
