@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 import fake_kernel
 from kstall import cli
+from kstall.base import process
 from kstall.cli import terminal, workers
 from kstall.mail import incoming
 from kstall.pipeline import stability, validate
@@ -29,6 +31,22 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not to be sent" not in shown
     assert cli.main(["show", "pci-aer-leaks"]) == 0
     assert "  not to be sent: by their titles, " in capsys.readouterr().out
+
+
+def test_signals_interrupt_unless_they_are_ignored() -> None:
+    """As nohup has it of SIGHUP."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert cli.main(["list"]) == 0
+        now = [signal.getsignal(number) for number in numbers]
+        assert now == [process.interrupt, process.interrupt, signal.SIG_IGN]
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_tables_of_a_log_end_where_their_text_does(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,43 @@ def test_sigkill_of_the_parent_ends_the_group_without_a_namespace(
 def test_the_status_is_the_childs_without_a_namespace() -> None:
     done = process.run(["sh", "-c", "exit 37"], namespace=False, check=False)
     assert done.returncode == 37
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_child_that_is_interrupted_as_it_starts_is_ended(
+    monkeypatch: pytest.MonkeyPatch, handled: bool
+) -> None:
+    """Nobody knows of it yet, and without the handler nobody ever does."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            begun.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+            # Not later than here, a handler that raises has done so.
+            time.sleep(0.1)
+
+    before = signal.getsignal(signal.SIGINT)
+    if handled:
+        signal.signal(signal.SIGINT, process.interrupt)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", Popen)
+            with pytest.raises(KeyboardInterrupt):
+                process.run(["sleep", "600"])
+        (child,) = begun
+        assert (child.returncode is not None) is handled
+        # The next one starts as ever, and is interrupted at once.
+        assert process.run(["true"]).returncode == 0
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for child in begun:
+            child.kill()
+            child.wait()
 
 
 def test_what_nobody_kills_would_be_seen_as_left_behind() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from . import scope
 from .errors import KstallError
@@ -95,6 +96,42 @@ class Ended(KstallError):
     """A child was not started, because its group has been ended."""
 
 
+class _Interruption:
+    """Whether the main thread can be interrupted now, and was meanwhile."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.came = False
+
+
+_interruption = _Interruption()
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by `KeyboardInterrupt`, though not before a child that is being
+    started is known, and so is ended like the others."""
+    if _interruption.held:
+        _interruption.came = True
+    else:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have `interrupt` wait for the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Handlers run in the main thread only.
+        return
+    _interruption.held = True
+    try:
+        yield
+    finally:
+        _interruption.held = False
+        if _interruption.came:
+            _interruption.came = False
+            raise KeyboardInterrupt
+
+
 class Children:
     """Children of several threads that are ended together."""
 
@@ -112,17 +149,19 @@ class Children:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """The child that ``make`` starts, ended with the others; raises `Ended` after
         `end`."""
-        with self._lock:
-            if self._ended:
-                raise Ended("not started, as the run is ending")
-            child = make()
-            self._alive.add(child)
+        child = None
         try:
+            with self._lock, _uninterrupted():
+                if self._ended:
+                    raise Ended("not started, as the run is ending")
+                child = make()
+                self._alive.add(child)
             yield child
         finally:
-            end(child)
-            with self._lock:
-                self._alive.discard(child)
+            if child is not None:
+                end(child)
+                with self._lock:
+                    self._alive.discard(child)
 
     @property
     def ended(self) -> bool:

@@ -9,9 +9,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 
-from ..base import KstallError, cache, explain
+from ..base import KstallError, cache, explain, process
 from .arguments import parser
 from .places import CANNOT_RUN
 from .terminal import complain, output
@@ -55,8 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Paths may hold bytes that are not UTF-8, and are printed all the same.
         sys.stdout.reconfigure(errors="backslashreplace")
     console = output()
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    signal.signal(signal.SIGHUP, _as_interrupt)
+    # All three like Ctrl-C, so that the report is written.  Those that are ignored, as
+    # nohup and shells have it of what they start in the background, stay so.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, process.interrupt)
     try:
         with cache.remarked() as remarks:
             try:
@@ -76,8 +78,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python's exit status for a crash is 1, which stands for a check that failed.
         complain(f"a bug in kstall:\n{traceback.format_exc()}")
     return CANNOT_RUN
-
-
-def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the report is written."""
-    raise KeyboardInterrupt
