@@ -12,6 +12,8 @@ from pathlib import Path
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 _KILL = 1 << (signal.SIGKILL - 1)
+#: PF_EXITING and PF_SIGNALED of <linux/sched.h>, which /proc/PID/stat shows.
+_ENDING = 0x00000004 | 0x00000400
 
 
 def adopt() -> None:
@@ -53,16 +55,20 @@ def descendants(of: int | None = None) -> set[int]:
 
 def is_killed(pid: int) -> bool:
     """Whether SIGKILL waits for the process, or for the first one of its PID namespace,
-    an ancestor, whose end kills the others."""
+    an ancestor, whose end kills the others; or has ended either's last system call."""
     number = pid
     while number not in (0, 1, os.getpid()):
         try:
             lines = Path(f"/proc/{number}/status").read_text().splitlines()
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return True
         facts = dict(line.split(":", 1) for line in lines)
         waiting = int(facts["SigPnd"], 16) | int(facts["ShdPnd"], 16)
-        if waiting & _KILL and (number == pid or facts["NSpid"].split()[-1] == "1"):
+        # It waits no longer once the process has taken it, which may still have memory,
+        # and children that it has not killed yet.
+        killed = waiting & _KILL or int(state[6]) & _ENDING
+        if killed and (number == pid or facts["NSpid"].split()[-1] == "1"):
             return True
         number = int(facts["PPid"])
     return False
