@@ -17,7 +17,7 @@ from kstall.evidence import traceabi
 from kstall.guest import Guest, accel, guest, guestrun
 from kstall.guest.console import Splat
 from kstall.series import Context, Measure, Project, Series
-from kstall.series.series import OverheadSpec
+from kstall.series.spec import OverheadSpec
 from kstall_guest import job
 
 

@@ -12,7 +12,7 @@ import pytest
 from kstall.cost import costs, footprint, gate, objects, structs
 from kstall.evidence import btf
 from kstall.series import ExemptionSpec, Measure, Project, Series
-from kstall.series.series import OverheadSpec
+from kstall.series.spec import OverheadSpec
 from kstall.verdict import Check
 from test_footprint import DECLARATION, MACHINES, Machine, build
 

@@ -24,7 +24,7 @@ from kstall.pipeline import Request, Ui, kernels, validate
 from kstall.pipeline import run as runs
 from kstall.report import ktap, report
 from kstall.series import Level, Project
-from kstall.series.series import OverheadSpec
+from kstall.series.spec import OverheadSpec
 
 
 @dataclass(frozen=True)

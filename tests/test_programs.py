@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kstall.base import FailedCheck, arch, process
 from kstall.build import programs
-from kstall.series.series import FromTree
+from kstall.series.spec import FromTree
 
 SOURCE = (
     "#include <half.h>\n#include <stdio.h>\nint main(void) { return puts(HALF) < 0; }\n"

@@ -8,13 +8,12 @@ with file and line.  It reads no kernel, and knows nothing of how anything is pr
 from . import mutants, new, patchfile, projects, suites, tables
 from .context import Context, Level
 from .patchfile import Hunk, PatchFile, Unmailable
-from .series import (
+from .series import Project, Series
+from .spec import (
     Cc,
     ExemptionSpec,
     Measure,
     PatchExemption,
-    Project,
-    Series,
     SeriesError,
     ShownBug,
     Spec,

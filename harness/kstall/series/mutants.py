@@ -15,14 +15,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from . import tables
-from .series import (
-    EventName,
-    Expression,
-    Identifier,
-    Series,
-    SeriesError,
-    Text,
-)
+from .series import Series
+from .spec import EventName, Expression, Identifier, SeriesError, Text
 from .tables import Fault, Table
 
 FILE = "mutants.toml"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base import KstallError
-from .series import Series, Workload
+from .series import Series
+from .spec import Workload
 
 PROGRAM = "workloads/kunit/repeat"
 # Its arguments are suites, of which it runs the first that the kernel has.
