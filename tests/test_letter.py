@@ -14,7 +14,7 @@ import pytest
 import synthetic
 from kstall.cost import costs
 from kstall.evidence import evidence, falsity, mutate
-from kstall.evidence.falsify import RECORDS
+from kstall.evidence.operators import RECORDS
 from kstall.mail import cover, excerpts, proof, results
 from kstall.report import SeriesReport, report
 from kstall.report import html as pages

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kstall.evidence import mutate
-from kstall.evidence.falsify import RECORDS
+from kstall.evidence.operators import RECORDS
 from kstall.series import Project
 from live import Outcome, edit, kstall, validate
 from processes import descendants

@@ -14,7 +14,7 @@ import pytest
 
 import live
 from kstall.base import cache
-from kstall.evidence import Evidence, evidence, falsify
+from kstall.evidence import Evidence, evidence, falsify, operators
 from kstall.series import Project, Series, mutants
 from kstall.tree import Base, source, tree
 from kstall.verdict import run_check
@@ -58,7 +58,7 @@ def _operators(
     """What `kstall mutate` does to the field that ``falsified`` names."""
     return {
         mutant.operator
-        for mutant in falsify.mutants(series, saved)
+        for mutant in operators.mutants(series, saved)
         if (mutant.event, mutant.field) == (falsified.event, falsified.field)
     }
 
@@ -147,7 +147,7 @@ def test_its_check_also_notices_the_falsified_record(
     saved = evidence.load(outcome.dir / entry.evidence)
     assert mutant.falsifies.operator in _operators(series, mutant.falsifies, saved)
     false, where = falsify.Genuine(series, saved).falsified(
-        falsify.FieldMutant(**mutant.falsifies.model_dump())
+        operators.FieldMutant(**mutant.falsifies.model_dump())
     )
     assert where, "it changes nothing"
     (check,) = (

@@ -13,10 +13,19 @@ from typing import Any
 import pytest
 
 from kstall import cli
-from kstall.evidence import Evidence, common, evidence, falsify, mutate, readers
+from kstall.evidence import (
+    Evidence,
+    common,
+    evidence,
+    falsify,
+    mutate,
+    operators,
+    readers,
+)
 from kstall.evidence.cexpr import Member
-from kstall.evidence.falsify import MS, RECORDS, FieldMutant, Genuine
+from kstall.evidence.falsify import Genuine
 from kstall.evidence.falsity import MutantOutcome, Mutation
+from kstall.evidence.operators import MS, RECORDS, FieldMutant
 from kstall.evidence.records import parse_layout
 from kstall.report import html, report
 from kstall.series import Project, Series, Spec
@@ -759,7 +768,7 @@ def test_events_of_one_class_are_false_together(tmp_path: Path, results: Path) -
     (results / "formats" / "demo" / "demo_doze").write_text(text)
     both = f"{NAP}+demo_doze"
     saved = evidence.load(results)
-    assert {mutant.event for mutant in falsify.mutants(series, saved)} == {
+    assert {mutant.event for mutant in operators.mutants(series, saved)} == {
         NAP,
         "demo:demo_doze",
         both,
@@ -1054,7 +1063,7 @@ def test_the_command_is_two_without_evidence(
 def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> None:
     series, saved = made(tmp_path), evidence.load(results)
     made_of = {
-        (mutant.event, mutant.field) for mutant in falsify.mutants(series, saved)
+        (mutant.event, mutant.field) for mutant in operators.mutants(series, saved)
     }
     assert made_of == {
         *((NAP, name) for name in (*NAMES, RECORDS)),
@@ -1062,7 +1071,7 @@ def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> Non
     }
     swapped = [
         mutant.operator
-        for mutant in falsify.mutants(series, saved)
+        for mutant in operators.mutants(series, saved)
         if mutant.operator.startswith("swapped")
     ]
     assert swapped == ["swapped with snore_ns"]
@@ -1111,7 +1120,7 @@ def test_operators_fit_the_values_that_are_declared(
 ) -> None:
     saved = evidence.load(results)
     before, after = (
-        {m.operator for m in falsify.mutants(series, saved) if m.field == field}
+        {m.operator for m in operators.mutants(series, saved) if m.field == field}
         for series in (
             made(tmp_path),
             made(tmp_path, tracepoint=declaring({field: values})),
@@ -1121,7 +1130,7 @@ def test_operators_fit_the_values_that_are_declared(
 
 
 @pytest.mark.parametrize(
-    ("field", "operators"),
+    ("field", "expected"),
     [
         # An address has no size, and a truth has two values.
         ("bed", {"zero", "one more", "one less", "fixed", "stale", "32 bits"}),
@@ -1129,15 +1138,15 @@ def test_operators_fit_the_values_that_are_declared(
     ],
 )
 def test_operators_fit_the_type(
-    tmp_path: Path, results: Path, field: str, operators: set[str]
+    tmp_path: Path, results: Path, field: str, expected: set[str]
 ) -> None:
-    mutants = [*falsify.mutants(made(tmp_path), evidence.load(results))]
-    assert {m.operator for m in mutants if m.field == field} == operators
+    mutants = [*operators.mutants(made(tmp_path), evidence.load(results))]
+    assert {m.operator for m in mutants if m.field == field} == expected
     # Another field of the type can be in its place.
     nap, dream = SPEC["tracepoint"]
     fields = {**nap["fields"], "other": nap["fields"][field]}
     series = made(tmp_path, tracepoint=[{**nap, "fields": fields}, dream])
-    mutants = [*falsify.mutants(series, evidence.load(results))]
+    mutants = [*operators.mutants(series, evidence.load(results))]
     assert {m.operator for m in mutants if (m.event, m.field) == (NAP, field)} == (
-        operators | {"from other", "swapped with other"}
+        expected | {"from other", "swapped with other"}
     )

@@ -16,7 +16,7 @@ import pytest
 
 from fakeworld import KERNEL, MAKEFILE, Ran, World, write
 from faulty import PANIC, forget, require_proven, settling
-from kstall.evidence import Evidence, falsify, mutate
+from kstall.evidence import Evidence, falsify, mutate, operators
 from kstall.pipeline import sharing
 from kstall.report import SeriesReport, Stage
 from kstall.verdict import Check, Verdict
@@ -656,8 +656,8 @@ def with_events() -> None:
 
 def blind() -> None:
     """One value of an event is falsified, and no check can see that."""
-    falsified = falsify.FieldMutant("demo:nap", "nap_ns", "zero")
-    vars(falsify).update(mutants=lambda series, saved: [falsified])
+    falsified = operators.FieldMutant("demo:nap", "nap_ns", "zero")
+    vars(operators).update(mutants=lambda series, saved: [falsified])
 
     def same(genuine: falsify.Genuine, _: object) -> tuple[Evidence, frozenset[str]]:
         return genuine.withheld, frozenset(genuine.withheld.workloads)

@@ -29,10 +29,11 @@ from types import FrameType
 from ..base import KstallError, cache, sources
 from ..series import Series, Unproven
 from ..verdict import Check, Kind, Verdict, claim_of, run_check
-from . import common, evidence, falsify
+from . import common, evidence, operators
 from .evidence import CheckFunction, Evidence
-from .falsify import RECORDS, FieldMutant, Genuine
+from .falsify import Genuine
 from .falsity import MutantOutcome, Mutation, RefutedArgument
+from .operators import RECORDS, FieldMutant
 
 # Modules that decide what the mutants are, and what the checks say of them.
 _ENGINE = (
@@ -111,7 +112,7 @@ def judged(
     genuine = Genuine(series, saved)
     witnesses, silent = _witnesses(series, genuine)
     groups: dict[tuple[str, str], list[FieldMutant]] = {}
-    for mutant in falsify.mutants(series, saved):
+    for mutant in operators.mutants(series, saved):
         groups.setdefault((mutant.event, mutant.field), []).append(mutant)
     outcomes = _judge_all(_Bench(genuine, witnesses), [*groups.values()], workers)
     return Mutation(
@@ -188,7 +189,7 @@ class _Bench:
 
     def _coarser(self, mutant: FieldMutant, order: Sequence[_Witness]) -> str:
         """The first coarser variant of ``mutant`` that is caught; empty if none is."""
-        for worse in falsify.coarser(mutant):
+        for worse in operators.coarser(mutant):
             outcome = self._judge(worse, order)
             if outcome.outcome == "caught":
                 return f"{worse.operator}, caught by {outcome.check}"
@@ -324,7 +325,7 @@ def argued(series: Series, report: Mutation) -> Mutation:
             outcome.outcome = "escaped"
         keys = [
             key
-            for event in falsify.split(outcome.event)
+            for event in operators.split(outcome.event)
             if (key := (event, outcome.field, outcome.operator)) in arguments
             and not _why_refuted(arguments[key], outcome)
         ]
@@ -336,7 +337,7 @@ def argued(series: Series, report: Mutation) -> Mutation:
                 outcome.outcome = "argued"
                 outcome.resolution = argument.resolution or ""
                 if argument.noticed_from_ms is not None:
-                    outcome.resolution = f"{falsify.moved_ms(outcome.noticed)} ms"
+                    outcome.resolution = f"{operators.moved_ms(outcome.noticed)} ms"
         outcomes.append(outcome)
     by_key = {
         (outcome.event, outcome.field, outcome.operator): outcome
@@ -367,7 +368,7 @@ def _why_refuted(argument: Unproven, outcome: MutantOutcome) -> str:
     if argument.changes_nothing:
         return "it changes something in this evidence, and no check notices"
     limit = argument.noticed_from_ms
-    if limit is not None and not 0 < falsify.moved_ms(outcome.noticed) <= limit:
+    if limit is not None and not 0 < operators.moved_ms(outcome.noticed) <= limit:
         noticed = outcome.noticed or "not even 100 ms are noticed"
         return f"it is not noticed from {limit} ms on: {noticed}"
     return ""
