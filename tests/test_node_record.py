@@ -644,6 +644,76 @@ def test_groups_of_the_older_hierarchy(tmp_path: Path) -> None:
     assert Facts(Host(str(node.root))).cpu_max(f"/{here}") == "max 100000"
 
 
+# -- processors that are down ---------------------------------------------------------
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, error: int) -> list[int]:
+    """Processor 1's buffer fails to be read; the list grows with each attempt."""
+    read, open_raw = os.read, Instance.open_raw
+    handles, attempts = list[int](), list[int]()
+
+    def opened(self: Instance, cpu: int) -> int:
+        if cpu == 0:
+            return open_raw(self, cpu)
+        # As the kernel's, it is always ready, and with an error.
+        reader, writer = os.pipe()
+        os.close(reader)
+        handles.append(writer)
+        return writer
+
+    def failing(handle: int, size: int) -> bytes:
+        if handle not in handles:
+            return read(handle, size)
+        attempts.append(handle)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(Instance, "open_raw", opened)
+    monkeypatch.setattr(os, "read", failing)
+    return attempts
+
+
+def test_a_processor_that_was_never_up_has_no_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried once a period, as it may come up, and at the end."""
+    node = Node(tmp_path, cpus=2)
+    node.throttled(0, (time.monotonic_ns(), 1, 1))
+    attempts, tried = unreadable(monkeypatch, errno.ENODEV), list[int]()
+    monkeypatch.setattr(record, "PERIOD", 0.1)
+
+    class Twice(record.Recorder):
+        """It ends with its second period."""
+
+        def _period(self) -> None:
+            super()._period()
+            tried.append(len(attempts))
+            self.stopping = len(tried) == 2
+
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Twice(Host(str(node.root)), settings).run() == 0
+    assert (tried, len(attempts)) == ([1, 2], 3)
+    rec = only(tmp_path / "o")
+    assert recording.load(rec).pages == 1 and facts(rec, "loss") == []
+
+
+def test_one_buffer_that_cannot_be_read_costs_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = Node(tmp_path, cpus=2)
+    node.throttled(0, (time.monotonic_ns(), 1, 1))
+    unreadable(monkeypatch, errno.EIO)
+    assert run(node, tmp_path / "o") == 1
+    assert "cpu1: its buffer cannot be read" in capsys.readouterr().err
+    loaded = recording.load(only(tmp_path / "o"))
+    assert loaded.session["ended"] is not None
+    assert loaded.pages == 1 and all(segment.sealed for segment in loaded.segments)
+    (lost,) = facts(loaded.dir, "loss")
+    assert (lost["cpu"], lost["reason"]) == (1, "not read")
+    assert facts(loaded.dir, "complete") == []
+
+
 # -- what goes wrong ------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -395,8 +396,7 @@ class Recorder:
 
     def _loop(self) -> None:
         poller = select.poll()
-        for handle in self._raw.values():
-            poller.register(handle, select.POLLIN)
+        self._watch(poller)
         by_handle = {handle: cpu for cpu, handle in self._raw.items()}
         now = time.monotonic()
         until = None if self.settings.seconds is None else now + self.settings.seconds
@@ -405,10 +405,11 @@ class Recorder:
             now = time.monotonic()
             if until is not None and now >= until:
                 return
-            ready = [handle for handle, _ in poller.poll(_TICK * 1000)]
-            took = 0
-            for handle in ready:
+            ready, took = poller.poll(_TICK * 1000), 0
+            for handle, event in ready:
                 took += self._drain(by_handle[handle])
+                if event & select.POLLERR:
+                    poller.unregister(handle)
             if ready and not took:
                 # A stand-in for the pipe that is always ready: do not spin.
                 time.sleep(_TICK / 10)
@@ -427,6 +428,15 @@ class Recorder:
                 read, due = now, now + PERIOD
                 self._period()
                 self._look_at_rate(now)
+                self._watch(poller)
+
+    def _watch(self, poller: select.poll) -> None:
+        """Have it wait for all CPUs.
+
+        Those that were never up have no buffer: for them it returns at once.
+        """
+        for handle in self._raw.values():
+            poller.register(handle, select.POLLIN)
 
     def _period(self) -> None:
         # The pages are read between the two readings of the oracles.
@@ -547,7 +557,10 @@ class Recorder:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise NodeError(f"cpu{cpu}: its buffer cannot be read: {error}") from None
+            # A CPU that was not up since then has no buffer.
+            if error.errno != errno.ENODEV:
+                text = f"cpu{cpu}: its buffer cannot be read: {error}"
+                raise NodeError(text) from None
         if not chunk:
             return 0
         missed = sum(pages.missed(page) for page in chunk)
@@ -808,16 +821,13 @@ class Recorder:
             self.instance.switch(False)
         ended = time.monotonic_ns()
         late = self._read_late()
+        unread = None
         if full:
-            left = sum(self.instance.stats(cpu).get("entries", 0) for cpu in self._raw)
-            self._loss(None, None, ended, "not read", left)
-            for tally in self.tallies.values():
-                tally.complete = False
+            self._leave(None, ended)
         else:
             self._busy = 0
-            for cpu in self._raw:
-                while self._drain(cpu):
-                    continue
+            unread = self._drain_rest(ended)
+        whole = not full and unread is None
         self._tally()
         self._count_losses()
         for cpu in self._raw:
@@ -828,13 +838,13 @@ class Recorder:
         for cpu, segments in self._segments.items():
             segments.seal(self.instance.stats(cpu))
         self._make_room()
-        self._complete(None if full else ended)
+        self._complete(ended if whole else None)
         for name, oracle in self.oracles.items():
             verdicts = oracle.verdicts(
                 self.tallies[name],
                 early[name],
                 late[name],
-                whole=name not in self._cut and not full,
+                whole=name not in self._cut and whole,
             )
             for verdict in verdicts:
                 self._fact(verdict.fact(name))
@@ -860,6 +870,30 @@ class Recorder:
             f"{self.dir}: {self._size >> 10} KB of records; next, where you "
             "analyse: kstall fleet pull, or copy it and run kstall seal"
         )
+        if unread is not None:
+            raise unread
+
+    def _drain_rest(self, ended: int) -> NodeError | None:
+        """Read what is left; why some of it cannot be read, None if all was."""
+        unread = None
+        for cpu in self._raw:
+            try:
+                while self._drain(cpu):
+                    continue
+            except Full:
+                raise
+            except NodeError as error:
+                unread = error
+                self._leave(cpu, ended)
+        return unread
+
+    def _leave(self, cpu: int | None, ended: int) -> None:
+        """Note as lost what is in the buffer of a CPU, or of all."""
+        cpus = self._raw if cpu is None else [cpu]
+        left = sum(self.instance.stats(number).get("entries", 0) for number in cpus)
+        self._loss(cpu, None, ended, "not read", left)
+        for tally in self.tallies.values():
+            tally.complete = False
 
     def _clean(self) -> None:
         """Disable, remove and close everything, also after an error."""
