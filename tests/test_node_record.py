@@ -180,6 +180,115 @@ def test_the_recipe_that_lies_is_refused(node: Node) -> None:
         assert said.verdict == verdict, lie
 
 
+def _stalls(name: str, group: int, first: int, stalls: int) -> list[Record]:
+    """Ends of a source's stalls of 10 ms, with their beginnings; the first has none."""
+    begin, end = {
+        "throttle/tracepoints": ("throttle_task", "unthrottle_task"),
+        "throttle/threads": ("throttled", "unthrottled"),
+        "throttle/queues": ("throttle", "unthrottle"),
+    }[name]
+    members = {"tg": 5, "task": 6, "cfs_rq": 7, "cgroup": group, "on": 0}
+    events = []
+    for n in range(stalls):
+        t = (first + 100 * n) * MS
+        events.append(_record(f"g:{begin}", t - 10 * MS, **members))
+        events.append(_record(f"g:{end}", t, **members))
+    return events
+
+
+@pytest.mark.parametrize(
+    "name", ["throttle/tracepoints", "throttle/threads", "throttle/queues"]
+)
+@pytest.mark.parametrize(("share", "verdict"), [(100, "agrees"), (78, "disagrees")])
+def test_a_stall_that_had_begun_before_tracing_did(
+    node: Node, name: str, share: int, verdict: str
+) -> None:
+    """The kernel counts all of it when it ends, and there is no record of how long it
+    was.  From the next period on it does not matter, and a liar is found nevertheless.
+    """
+    (source,) = [one for one in catalogue.SOURCES if one.name == name]
+    group = node.group("t", 0)
+    watched = Facts(Host(str(node.root)))
+    oracle = Oracle(source.oracle or "", watched.host, watched)
+    oracle.before()
+    oracle.began()
+    tally = Tally(source, sources.specs(source, "g"))
+    for record_ in _stalls(name, group, 100, 50)[1:]:
+        tally.take(record_, watched)
+    # The first one had lasted for 60 ms.
+    node.group("t", 550_000)
+    now = oracle.read()
+    (said,) = oracle.verdicts(tally, now, now)
+    assert (said.ours, said.verdict) == (490 * MS, "unknown")
+    oracle.look(tally, now, now, 1)
+    assert oracle._looks == {}
+    oracle.settle(tally, now, now)
+    for record_ in _stalls(name, group, 10_000, 50):
+        tally.take(record_, watched)
+    node.group("t", 550_000 + 50_000_000 // share)
+    now = oracle.read()
+    (said,) = oracle.verdicts(tally, now, now)
+    assert (said.ours, said.verdict) == (990 * MS, verdict)
+    (said,) = oracle.verdicts(tally, now, now, whole=False)
+    assert said.verdict == "unknown"
+
+
+def test_more_than_the_kernel_counted_is_wrong_in_any_case(node: Node) -> None:
+    """Also with a stall that had begun before tracing did; and of a group that came
+    later none had."""
+    name = "throttle/queues"
+    (source,) = [one for one in catalogue.SOURCES if one.name == name]
+    for later, usec in ((False, 300_000), (True, 550_000)):
+        group = node.group(f"t{later}", 0)
+        watched = Facts(Host(str(node.root)))
+        oracle = Oracle("cpu.stat.queues", watched.host, watched)
+        if not later:
+            oracle.before()
+            oracle.began()
+        tally = Tally(source, sources.specs(source, "g"))
+        for record_ in _stalls(name, group, 100, 50)[1:]:
+            tally.take(record_, watched)
+        node.group(f"t{later}", usec)
+        now = oracle.read()
+        verdicts = {one.scope: one for one in oracle.verdicts(tally, now, now)}
+        assert verdicts[f"cgroup:{group}"].verdict == "disagrees"
+
+
+def test_a_right_source_is_not_replaced_for_an_early_stall(
+    node: Node, tmp_path: Path
+) -> None:
+    """On a node with many quotas some group is throttled whenever a recorder starts."""
+    node.process(4000)
+    group = node.group("t", 0)
+    when = time.monotonic_ns() - 1000 * MS
+
+    class Looked(record.Recorder):
+        """It has one period; half of the stalls come after it."""
+
+        def _stalled(self, first: int, usec: int) -> None:
+            stalls = [(when + n * MS, 4000, MS // 2) for n in range(first, first + 100)]
+            node.throttled(0, *stalls)
+            os.lseek(self._raw[0], 0, os.SEEK_SET)
+            self._drain(0)
+            node.group("t", usec)
+
+        def _loop(self) -> None:
+            (tally,) = self.tallies.values()
+            tally.early_groups.add(group)
+            self._stalled(0, 110_000)
+            self._period()
+            self._stalled(100, 160_000)
+
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Looked(Host(str(node.root)), settings).run() == 0
+    rec = only(tmp_path / "o")
+    last = facts(rec, "oracle")[-1]
+    assert (last["ours"], last["verdict"]) == (100 * MS, "agrees")
+    seal.seal([rec], tmp_path / "s")
+    _, rows, _ = store.query(tmp_path / "s", "SELECT ours, verdict FROM oracle")
+    assert rows == [(100 * MS, "agrees")]
+
+
 def test_threads_of_a_queue_are_counted_once() -> None:
     """Two of one queue wait together, and one that woke up later for less."""
     (source,) = [one for one in catalogue.SOURCES if one.name == "throttle/threads"]

@@ -164,7 +164,12 @@ SOURCES = (
                 "tg={} cgroup={} on={} held={}".format(*_THROTTLED),
                 "held > 0",
             ),
-            Probe("unthrottled", "f", "tg_unthrottle_up", "tg=tg on=(rq)data->cpu"),
+            Probe(
+                "unthrottled",
+                "f",
+                "tg_unthrottle_up",
+                "tg=tg cgroup=tg->css.cgroup->kn->id on=(rq)data->cpu",
+            ),
         ),
         lost="ends for threads that were moved while throttled, and beginnings for "
         "threads that woke up in a throttled group",

@@ -117,6 +117,10 @@ class Tally:
         self.begun = self.ended = self.astray = 0
         #: Ends whose stall had begun before tracing did.
         self.early = 0
+        #: Groups of such ends, since the oracle's baseline.
+        self.early_groups: set[object] = set()
+        #: Whether the first period is over.
+        self.settled = False
         #: The keys of the last records, in their order.
         self._seen: dict[tuple[object, ...], None] = {}
         self.sums: dict[object, int] = {}
@@ -159,9 +163,13 @@ class Tally:
             for begun in beginnings:
                 self.ended += ours
                 self._stall(number, begun.t, record.t, begun, record, facts)
+            early = not beginnings and key not in self._seen
             if not beginnings and not spec.get("many"):
                 self.astray += ours
-                self.early += ours and key not in self._seen
+                self.early += ours and early
+            # What ends many is also there if nothing was stalled, later as well.
+            if early and not (spec.get("many") and self.settled):
+                self.early_groups.add(record.get(spec.get("cgroup_id")))
             self._remember(key)
             return
         dur = spec.get("dur")
@@ -211,7 +219,7 @@ class Tally:
         cpu = owner.get(spec.get("cpu", "common_cpu") or "common_cpu")
         self._unions.setdefault((group, cpu), Union()).add(begin, end)
 
-    def union(self, group: int) -> int:
+    def union(self, group: object) -> int:
         """How long any thread of a group was stalled on a CPU, summed over CPUs."""
         return sum(
             union.total()
@@ -370,10 +378,37 @@ class Oracle:
         if not self.name.startswith("cpu.stat") or not tally.complete:
             return
         for key, grown in self.grown(early, late).items():
-            if key in late and key in tally.sums:
+            if key in late and key in tally.sums and not self._is_early(tally, key):
                 verdict = self._compared(tally, key, grown, usable=True)
                 if verdict is not None:
                     self._looks[key] = verdict._replace(until=until)
+
+    def settle(
+        self, tally: Tally, early: dict[object, int], late: dict[object, int]
+    ) -> None:
+        """Begin anew with groups of which a stall had begun before tracing did.
+
+        The kernel counts all of it when it ends, and there is no record of how long it
+        was.  So what the counter has now is taken to be what was recorded.
+        """
+        if not self.name.startswith("cpu.stat") or not tally.complete:
+            return
+        known = self._began.keys() & early.keys() & late.keys()
+        for key in known & tally.early_groups:
+            ours = self._ours(tally, key)
+            self._began[key] = (early[key] - ours, late[key] - ours)
+        tally.early_groups.clear()
+        tally.settled = True
+
+    def _is_early(self, tally: Tally, key: object) -> bool:
+        """Whether the counter has a stall that had begun before tracing did."""
+        return key in tally.early_groups and key in self._began
+
+    def _ours(self, tally: Tally, key: object) -> int:
+        """What was recorded of a group."""
+        if self._metric == "union_ns":
+            return tally.union(key)
+        return tally.sums.get(key, 0)
 
     @property
     def _metric(self) -> str:
@@ -390,13 +425,13 @@ class Oracle:
             if not ours and span is not None and not span[1]:
                 return None
             return judge(f"device:{key}", "count", ours if usable else None, span)
-        assert isinstance(key, int)
-        union = self._metric == "union_ns"
-        ours = tally.union(key) if union else tally.sums.get(key, 0)
+        ours = self._ours(tally, key)
         if not ours and (span is None or span[1] <= 2 * ABSOLUTE):
             return None
-        if tally.homeless and span is not None and ours < span[0]:
-            # What is lacking may be among the stalls whose group is not known.
+        doubt = tally.homeless or self._is_early(tally, key)
+        if doubt and span is not None and ours < span[0]:
+            # What is lacking may be among the stalls whose group is not known, or of
+            # one that had begun before tracing did.
             return judge(f"cgroup:{key}", self._metric, ours, None)
         return judge(f"cgroup:{key}", self._metric, ours if usable else None, span)
 

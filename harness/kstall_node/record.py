@@ -450,6 +450,9 @@ class Recorder:
                 oracle.look(self.tallies[name], early[name], late[name], until)
         if self._seal_aged(until):
             self._note_verdicts(early, late, until)
+        for name, oracle in self.oracles.items():
+            if name in early:
+                oracle.settle(self.tallies[name], early[name], late[name])
         self._say_open(until)
         self._clock()
         self.facts.forget()
