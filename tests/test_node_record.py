@@ -369,6 +369,7 @@ def test_what_stalls_are_known_by_is_not_kept_for_ever() -> None:
         (102 * MS, (100 * MS, 100 * MS), "ns", "agrees"),
         (103 * MS, (100 * MS, 100 * MS), "ns", "disagrees"),
         (100 * MS, (0, 100 * MS), "ns", "unknown"),
+        (100 * MS, (200 * MS, 300 * MS), "ns", "disagrees"),
         (100 * MS, None, "ns", "unknown"),
         (None, (5, 5), "count", "unknown"),
         (5, (5, 5), "count", "agrees"),

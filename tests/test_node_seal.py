@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -95,6 +96,22 @@ def test_a_time_that_is_hardly_known_agrees_with_nothing(
     made = sealed(node, tmp_path, key=["cgroup"], many=True)
     _, rows, _ = store.query(made, "SELECT ours, verdict FROM oracle")
     assert rows == [(240 * MS, verdict)]
+
+
+@pytest.mark.parametrize("metric", ["count", "ns", "union_ns"])
+def test_recorder_and_seal_judge_alike(metric: str) -> None:
+    """Each has the rule of its own, as neither imports the other."""
+    random, seen = Random(metric), set[str]()
+    for _ in range(2000):
+        low = random.choice((0, 500, MS, 100 * MS, 5000 * MS))
+        high = low + random.choice((0, 0, 500, 30 * MS, 45 * MS, 300 * MS))
+        share = random.choice((-3, -2, 0, 0, 2, 3)) / 100
+        ours = int((1 + share) * random.choice((low, (low + high) // 2, high)))
+        said = judge("all", metric, ours, (low, high))
+        assert seal.judge(metric, ours, low, high) == (said.theirs, said.verdict)
+        seen.add(said.verdict)
+    assert {"agrees", "disagrees"} <= seen
+    assert ("unknown" in seen) is (metric != "count")
 
 
 def test_of_a_recording_that_goes_on(tmp_path: Path) -> None:

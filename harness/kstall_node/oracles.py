@@ -65,9 +65,10 @@ def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdi
         return Verdict(scope, metric, None, middle, "unknown", None, low, high)
     nearest = min(max(ours, low), high)
     allowed = 0 if metric == "count" else max(ABSOLUTE, int(SHARE * nearest))
-    text = "agrees" if abs(ours - nearest) <= allowed else "disagrees"
-    if metric != "count" and high - low > 2 * max(allowed, ENOUGH_NS):
-        text = "unknown"
+    wide = metric != "count" and high - low > 2 * max(allowed, ENOUGH_NS)
+    text = "unknown" if wide else "agrees"
+    if abs(ours - nearest) > allowed:
+        text = "disagrees"
     return Verdict(scope, metric, ours, nearest, text, None, low, high)
 
 

@@ -344,6 +344,24 @@ def _span(fact: Mapping[str, Any]) -> tuple[int, int] | None:
     return max(low, -_FOREVER), min(high, _FOREVER)
 
 
+def judge(metric: str, ours: int, low: int, high: int) -> tuple[int, str]:
+    """Compare with an oracle that is between ``low`` and ``high``, as recorders do.
+
+    The number in there that is nearest to ``ours``, and the verdict.
+    """
+    nearest = min(max(ours, low), high)
+    if metric == "count":
+        # No tolerance: each event makes one record.
+        return nearest, "agrees" if ours == nearest else "disagrees"
+    # Of no other class durations are compared.
+    share, absolute = rules().oracles["throttle"]
+    allowed = max(absolute, int(share * nearest))
+    if abs(ours - nearest) > allowed:
+        return nearest, "disagrees"
+    wide = high - low > 2 * max(allowed, _ENOUGH_NS)
+    return nearest, "unknown" if wide else "agrees"
+
+
 def _judge_oracles(
     database: duckdb.DuckDBPyConnection, sealed: Sequence[Recording]
 ) -> None:
@@ -377,7 +395,7 @@ def _judge_oracles(
             # An oracle that counts beginnings has those of stalls that ended later.
             begun = (sid, provider) in pairs
             row = cursor.execute(
-                "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
+                "SELECT count(*), coalesce(sum(dur), 0) FROM stall "
                 "WHERE sid = ? AND (provider = ? OR starts_with(provider, ?)) "
                 "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) "
                 "AND (? = '' OR device = ?) "
@@ -388,7 +406,7 @@ def _judge_oracles(
                 ],
             ).fetchone()
             assert row is not None
-            count, total, cls = row
+            count, total = row
             ours = int(count if metric == "count" else total)
             if metric == "union_ns":
                 ours = _union(cursor, str(sid), str(provider), group, until)
@@ -397,16 +415,8 @@ def _judge_oracles(
             else:
                 span = spans.get((sid, str(provider), str(scope), str(metric)))
                 low, high = span or (theirs, theirs)
-                theirs = min(max(ours, low), high)  # noqa: PLW2901
-                share, absolute = rules().oracles.get(str(cls), (0.0, 0))
-                if metric == "count":
-                    # Counts have no tolerance: each event makes one record.
-                    share, absolute = 0.0, 0
-                allowed = max(absolute, share * theirs)
-                far = abs(ours - theirs) > allowed
-                wide = metric != "count" and high - low > 2 * max(allowed, _ENOUGH_NS)
-                text = "unknown" if wide else "agrees"
-                text = "disagrees" if far or verdict == "disagrees" else text
+                theirs, text = judge(str(metric), ours, low, high)  # noqa: PLW2901
+                text = "disagrees" if verdict == "disagrees" else text
             cursor.execute(
                 "UPDATE oracle SET ours = ?, theirs = ?, verdict = ? WHERE rowid = ?",
                 [ours, theirs, text, rowid],
