@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,20 @@ def test_what_was_counted_is_what_was_recorded(
     now = oracle.read()
     (said,) = oracle.verdicts(tally, now, now, whole=whole)
     assert (said.verdict, said.theirs) == (verdict, theirs)
+
+
+def test_each_site_of_an_event_is_counted(project_root: Path) -> None:
+    """A function that is not leaves more records than were counted."""
+    one = source("rdma_core:cq_async_event")
+    text = (project_root / "patches/rdma-cq/series.toml").read_text()
+    events = {spec["end"].partition(":")[2] for spec in one.specs[: one.counts]}
+    sites = {
+        site["function"]
+        for tracepoint in tomllib.loads(text)["tracepoint"]
+        if tracepoint["name"] in events
+        for site in tracepoint["site"]
+    }
+    assert {probe.function for probe in one.either} == sites
 
 
 def test_without_a_counter_nothing_is_known(tmp_path: Path) -> None:

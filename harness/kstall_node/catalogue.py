@@ -300,6 +300,7 @@ SOURCES = (
             for number, function in enumerate(
                 (
                     "ib_uverbs_cq_event_handler",
+                    "ib_cq_event_handler",
                     "__ib_qp_event_handler",
                     "__ib_shared_qp_event_handler",
                 )
