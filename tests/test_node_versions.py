@@ -22,6 +22,7 @@ from kstall_node.pages import layout, records
 from kstall_node.tracefs import Counter, Tracefs
 from kstall_ops import chains, seal, store
 from kstall_ops.errors import NotARecording
+from kstall_ops.rules import rules
 from node_root import README, Node
 from recordings import BEGAN, MS, format_text
 from recordings import Node as Made
@@ -276,6 +277,14 @@ def test_each_site_of_an_event_is_counted(project_root: Path) -> None:
         for site in tracepoint["site"]
     }
     assert {probe.function for probe in one.either} == sites
+
+
+def test_a_device_that_fails_is_named_once() -> None:
+    """Of the events that are no error of a queue pair no claim is made."""
+    errors = {"0", "1", "2", "3", "7", "8"}
+    once = rules().classes["rdma"].counts_once
+    causes = catalogue._IB_EVENT
+    assert {number for number, cause in causes.items() if once(cause)} == errors
 
 
 def test_without_a_counter_nothing_is_known(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ _IB_EVENT = {
     **{"2": "queue pair request error", "3": "queue pair access error"},
     **{"4": "communication established", "5": "send queue drained"},
     **{"6": "path migrated", "7": "path migration error"},
-    **{"16": "last receive entry reached"},
+    **{"8": "device fatal", "16": "last receive entry reached"},
 }
 #: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
 _SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
