@@ -148,6 +148,61 @@ def test_recording_goes_on_without_what_was_refused(
     assert refused["provider"] == "sched:sched_stat_throttled"
 
 
+@pytest.mark.parametrize("oracle", ["cpu.stat.threads", None])
+def test_what_ends_while_a_source_is_replaced(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str | None
+) -> None:
+    """It is recorded, and may be counted before the oracle can be read again."""
+    group = node.group("t", 0)
+    name = "throttle/tracepoints"
+    known = [
+        one._replace(oracle=oracle) if one.name == name else one
+        for one in catalogue.SOURCES
+    ]
+    monkeypatch.setattr(catalogue, "SOURCES", tuple(known))
+    node.write("sys/kernel/tracing/dynamic_events", "")
+    node.write("sys/kernel/tracing/README", README)
+    members = [("u64 task", 8), ("u64 cgroup", 8), ("u32 on", 4)]
+    enable = Instance.enable
+
+    def ending(self: Instance, event: str, on: bool = True) -> None:
+        enable(self, event, on)
+        if on and event.endswith(":unthrottle_task"):
+            node.group("t", 30_000)
+
+    monkeypatch.setattr(Instance, "enable", ending)
+
+    class Replacing(record.Recorder):
+        """Of the second source one stall is recorded."""
+
+        def _loop(self) -> None:
+            for number, end in enumerate(("throttle_task", "unthrottle_task"), 3300):
+                here = f"events/{self.group}/{end}"
+                text = format_text(end, number, members)
+                node.write(f"sys/kernel/tracing/{here}/format", text)
+                node.trace(f"{here}/enable", "")
+            (one,) = self.attached
+            said = Verdict("cgroup:1", "ns", 12 * MS, 18 * MS, "disagrees")
+            self._replace(one, [said])
+            for end, t in (("throttle_task", 0), ("unthrottle_task", 30 * MS)):
+                values = {"task": 1, "cgroup": group, "on": 0}
+                event = _record(f"{self.group}:{end}", t, **values)
+                self.tallies[name].take(event, self.facts)
+
+    replacing = Replacing(
+        Host(str(node.root)), record.Settings(tmp_path / "o", ["throttle"])
+    )
+    assert replacing.run() == 0
+    rec = only(tmp_path / "o")
+    assert (rec / "formats" / replacing.group / "unthrottle_task").exists()
+    last = [
+        (one["ours"], one["verdict"])
+        for one in facts(rec, "oracle")
+        if one["provider"] == name
+    ]
+    assert last == ([(30 * MS, "agrees")] if oracle else [])
+
+
 def _record(event: str, t: int, **values: int) -> Record:
     members, data = {}, bytes(8)
     for name, value in values.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import FORMAT, VERSION, files, pages, sources
-from .catalogue import Source
+from .catalogue import Source, of
 from .errors import Full, NodeError, shown
 from .facts import Facts
 from .host import Host, clock_pair
@@ -654,13 +654,19 @@ class Recorder:
         del self.oracles[name], self.tallies[name]
         now = time.monotonic_ns()
         self._loss(None, self.began, now, f"refused {name}")
+        # Its events are on at once: what ends before the next reading may be recorded.
+        looks = {
+            source.oracle: Oracle(source.oracle, self.host, self.facts).read()
+            for source in of(attached.source.cls)
+            if source.oracle
+        }
         if self._attach(attached.source.cls, after=name):
             replacement = self.attached[-1]
+            self._write_formats(replacement)
             oracle = self.oracles.get(replacement.source.name)
             if oracle is not None:
-                oracle.before()
+                oracle.before(looks[oracle.name])
                 oracle.began()
-                self._write_formats(replacement)
             self.say(f"{replacement.source.cls}: {replacement.source.name} instead")
         self._write_session(None)
 
