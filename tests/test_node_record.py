@@ -613,6 +613,39 @@ def test_counters_of_buffers_are_read_once_a_round(
     assert Round(Host(str(node.root)), settings).run() == 0
 
 
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_large_buffer_is_read_as_a_whole(
+    node: Node, tmp_path: Path, *, endless: bool
+) -> None:
+    """A round promises that all before it is in the pages, if more comes meanwhile."""
+    count = 1500
+    node.throttled(0, *[(n, 1, 1) for n in range(1, count + 1)], each=1)
+    read = []
+
+    class Round(record.Recorder):
+        """Of its buffers it knows only how large they are."""
+
+        def _drain(self, cpu: int) -> int:
+            read.append(super()._drain(cpu))
+            return read[-1]
+
+        def _loop(self) -> None:
+            raw = self._raw[0]
+            if endless:
+                self._raw[0] = os.open("/dev/zero", os.O_RDONLY)
+            (node.instance / "per_cpu/cpu0/stats").unlink()
+            self._round()
+            if endless:
+                os.close(self._raw[0])
+                self._raw[0] = raw
+            assert count <= sum(read) <= 4 * count
+            read.clear()
+
+    settings = record.Settings(tmp_path / "o", ["throttle"], buffer_kb=8192)
+    assert Round(Host(str(node.root)), settings).run() == 0
+    assert endless or sum(read) == 0
+
+
 def test_marks_cut_nothing(node: Node, tmp_path: Path) -> None:
     """Any user may write them, in a loop."""
     data = (5).to_bytes(2, "little") + bytes(14) + b"kstall step=1 phase=enter\n\0\0"

@@ -40,6 +40,8 @@ _MARK = "ftrace:print"
 _TALLIED = int(_READ) * 40 * pages.PAGE
 #: Of pages that are not tallied, every how many is read to know which event is busy.
 _SAMPLED = 64
+#: How many pages are read at a time.
+_CHUNK = 1024
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
@@ -542,17 +544,28 @@ class Recorder:
         for cpu in self._raw:
             self._stats[cpu] = self.instance.stats(cpu)
             if self._stats[cpu].get("entries", 1):
-                self._drain(cpu)
+                self._drain_all(cpu)
         self._tally(until)
         self._write_facts()
         return until
 
+    def _drain_all(self, cpu: int) -> None:
+        """Read all that a CPU's buffer has now.
+
+        More may come meanwhile, so no more than twice its size is read.
+        """
+        left = 2 * (self.settings.buffer_kb << 10) // pages.PAGE
+        count = _CHUNK
+        while count == _CHUNK and left > 0:
+            count = self._drain(cpu)
+            left -= count
+
     def _drain(self, cpu: int) -> int:
-        """Read the pages of one CPU that are there; how many."""
+        """Read pages of one CPU that are there, up to `_CHUNK`; how many."""
         chunk: list[bytes] = []
         handle = self._raw[cpu]
         try:
-            while len(chunk) < 1024:
+            while len(chunk) < _CHUNK:
                 page = os.read(handle, pages.PAGE)
                 if not page:
                     break
