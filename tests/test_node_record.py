@@ -1335,6 +1335,27 @@ def test_unknown_never_passes(node: Node, capsys: pytest.CaptureFixture[str]) ->
     assert "warn    numa_balancing" in said
 
 
+def test_the_screen_of_a_bmc_is_no_gpu(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is on conventional PCI, so that nobody knows its link."""
+    top = "sys/bus/pci/devices"
+    bmc, others = "0000:03:00.0", {"0x030000", "0x030200", "0x038000", "0x120000"}
+    node.write(f"{top}/{bmc}/class", "0x030000\n")
+    node.write(f"{top}/{bmc}/numa_node", "0\n")
+    for number, cls in enumerate(sorted(others), 0x41):
+        here = f"{top}/0000:{number:x}:00.0"
+        node.write(f"{here}/class", f"{cls}\n")
+        for which in ("current", "max"):
+            node.write(f"{here}/{which}_link_speed", "32.0 GT/s PCIe\n")
+            node.write(f"{here}/{which}_link_width", "16\n")
+    cli.main(["--root", str(node.root), "doctor", "--json"])
+    checks = json.loads(capsys.readouterr().out)
+    links = [one for one in checks if one["name"] == "pcie link"]
+    assert len(links) == len(others) and {one["status"] for one in links} == {"pass"}
+    assert bmc not in str(checks)
+
+
 def test_the_agent_sends_what_is_sealed(node: Node, tmp_path: Path) -> None:
     node.throttled(0, (time.monotonic_ns(), 1, 1))
     run(node, tmp_path / "o")

@@ -99,7 +99,17 @@ def _classes(host: Host, wanted: str) -> list[str]:
 
 
 def _gpus(host: Host) -> list[str]:
-    return _classes(host, "0x03") + _classes(host, "0x12")
+    """3D controllers, other displays and accelerators, and VGA on PCI Express.
+
+    The VGA of a server's BMC is behind a bridge to conventional PCI, and has no link.
+    """
+    vga = [
+        device
+        for device in _classes(host, "0x0300")
+        if host.text(f"{_PCI}/{device}/max_link_speed") is not None
+    ]
+    others = ("0x0302", "0x0380", "0x12")
+    return vga + [device for cls in others for device in _classes(host, cls)]
 
 
 def _nics(host: Host) -> list[str]:
