@@ -20,7 +20,7 @@ class Host:
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
         #: How far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC: the time in suspend.
-        self._slept = _slept() if hasattr(time, "CLOCK_BOOTTIME") else 0
+        self._slept = _slept()
         self._hertz = os.sysconf("SC_CLK_TCK")
 
     def path(self, name: str) -> Path:

@@ -21,7 +21,6 @@ _STATS = {
     "entries": "entries",
     "overrun": "overrun",
     "commit overrun": "commit_overrun",
-    "bytes": "bytes",
     "dropped events": "dropped",
     "read events": "read",
 }
