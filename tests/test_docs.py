@@ -184,6 +184,18 @@ def test_every_option_is_told_of() -> None:
                 assert re.search(rf"{option}(?![\w-])", text), option
 
 
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "scripts").glob("*.bt")), ids=lambda path: path.name
+)
+def test_every_map_that_a_script_prints_is_explained(script: Path) -> None:
+    """bpftrace prints all that are not empty when it ends."""
+    head, _, code = script.read_text().partition("*/")
+    cleared = set(re.findall(r"clear\(@(\w+)\);", code))
+    # In a sentence, or in a list of them.
+    explained = set(re.findall(r"(?m)(?:@|^ \*   )(\w+)", head))
+    assert set(re.findall(r"@(\w+)", code)) <= cleared | explained
+
+
 def test_every_document_is_linked() -> None:
     linked = {
         (path.parent / link.partition("#")[0]).resolve()
