@@ -88,7 +88,7 @@ _IB_EVENT = {
 }
 #: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
 _SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
-#: Bits of Root Error Status: correctable, uncorrectable, first uncorrectable is fatal.
+#: Bits of Root Error Status: correctable, uncorrectable, and fatal message received.
 _COR, _UNCOR, _FATAL = 0x1, 0x4, 0x40
 #: The flag of the domain; the first version of the patch had the domain's type.
 _LAZY = (

@@ -635,7 +635,7 @@ def _messages(events: Iterable[Event]) -> list[dict[str, int | None]]:
 
 
 def _check_reports(v: Verdict, turn: Turn, *expected: tuple[str, int, int]) -> None:
-    """``wanted`` are the device, severity and status of each aer_event, in order."""
+    """``expected`` are the device, severity and status of each aer_event, in order."""
     reports = [
         (event.fields["dev_name"], event.fields["severity"], event.fields["status"])
         for event in turn.reports
