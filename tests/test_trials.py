@@ -377,6 +377,23 @@ def test_a_run_that_was_cut_short_is_not_judged_to_be_proven(
     assert validate.judge_again(world.project, ran.dir).exit_code == 2
 
 
+def test_a_check_that_is_no_longer_declared_is_not_judged_again(world: World) -> None:
+    ran = world.validate()
+    folder = world.project.patches / "demo"
+    files = [folder / "series.toml", folder / "checks.py"]
+    genuine = {path: path.read_text() for path in files}
+    try:
+        for path, text in genuine.items():
+            path.write_text(text.replace("dozes", "naps"))
+        (series,) = validate.judge_again(world.project, ran.dir).series
+    finally:
+        for path, text in genuine.items():
+            path.write_text(text)
+    names = [check.name for check in series.checks]
+    assert "naps" in names and "dozes" not in names
+    assert len(names) == len(_series(ran).checks)
+
+
 def test_a_tree_that_does_not_build_is_not_the_patches_fault(tmp_path: Path) -> None:
     """In a file that they do not touch, nor anything that it could include."""
     broken = "int other(void)\n{\n\treturn nothing;\n}\n"

@@ -21,14 +21,13 @@ from ..guest import Guest, accel
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Context, Project, Series
 from ..tree import am, remote, source, tree
+from ..verdict import Check
 from . import builds, debugging, kernels, patches, sharing, trials
 from . import run as runs
 from .request import Request
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
-# Kinds of checks that `judge_again` leaves as they are.
-_KEPT = ("patch", "abi", "debug")
 
 
 def _on_architecture(request: Request) -> Request:
@@ -298,19 +297,14 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             series = series.on(arch.named(outcome.environment.arch))
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(trials.events(series, saved))
-            # They do not depend on results of this guest.
-            unchanged = [
-                check
-                for check in entry.checks
-                if check.kind in _KEPT or check.name == sharing.ALONE
-            ]
-            entry.checks = [*unchanged, *trials.judge(series, saved)]
+            judged = trials.judge(series, saved)
             if entry.overhead is not None:
-                entry.checks += gate.judge(series, entry.overhead)
+                judged += gate.judge(series, entry.overhead)
             if entry.mutation is not None:
                 # By the checks of that run; `kstall mutate` uses today's.
                 entry.mutation = mutate.argued(series, entry.mutation)
-                entry.checks.append(mutate.judge(series, entry.mutation))
+                judged.append(mutate.judge(series, entry.mutation))
+            entry.checks = [*_unchanged(entry.checks, judged), *judged]
             # The verdict of these stages was that of the old checks.
             entry.stages = [
                 stage for stage in entry.stages if stage.name not in _JUDGING
@@ -320,6 +314,15 @@ def judge_again(project: Project, directory: Path) -> report.Report:
         outcome.status = before
     explain.fill(outcome, directory)
     return outcome
+
+
+def _unchanged(checks: Sequence[Check], judged: Sequence[Check]) -> Iterator[Check]:
+    """Those of ``checks`` that do not depend on the results that were ``judged``."""
+    names = {check.name for check in judged}
+    for check in checks:
+        # Only the series' own have workloads; it may no longer declare them.
+        if check.name not in names and not check.workloads:
+            yield check
 
 
 def _subjects(
