@@ -37,6 +37,7 @@ class Bench:
     where: guestrun.Guest
     home: Path
     boots: int = 0
+    kept: bool = True
 
     def run(self, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
         """Have `guest.boot` answer ``ran``, after writing agent.json and a console."""
@@ -67,6 +68,7 @@ class Bench:
             self.series,
             self.where,
             out / "guest.log",
+            keep=lambda _: self.kept,
         )
         return self.booted.results
 
@@ -263,6 +265,7 @@ def test_what_a_store_has_from_before_is_read_again(
                 bench.series,
                 bench.where,
                 out / "guest.log",
+                keep=lambda _: True,
             )
 
 
@@ -493,11 +496,7 @@ def test_a_job_that_is_wrong_is_so_in_another_guest_too(
 
 
 def test_what_is_not_to_be_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        guestrun,
-        "run_guest",
-        functools.partial(guestrun.run_guest, keep=lambda _: False),
-    )
+    bench.kept = False
     for boots in (1, 2):
         bench.run({"agent": {"status": "completed"}}, monkeypatch)
         assert bench.boots == boots

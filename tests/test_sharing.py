@@ -20,6 +20,7 @@ from kstall.evidence import Evidence, falsify, mutate, operators
 from kstall.pipeline import sharing
 from kstall.report import SeriesReport, Stage
 from kstall.verdict import Check, Verdict
+from test_trials import LOSES
 
 NAMES = ("alpha", "beta", "delta")
 SOURCE = """\
@@ -572,6 +573,22 @@ def test_of_two_that_do_not_boot_together_the_later_one_stands_apart(
     # All twice, and each alone.
     attempts = [name for name in shared(ran) if name.endswith("-guest")]
     assert attempts == [f"attempt-{number}-guest" for number in (1, 2, 3)]
+
+
+def test_an_attempt_that_cannot_be_judged_is_not_used_again(world: World) -> None:
+    once = world.root / "once"
+    once.touch()
+    lost = f"\n(world / 'once').unlink(){LOSES}"
+    world.guest(
+        f"{KNOWS}if all(has.values()):{_indented(PANIC)}"
+        f"elif (world / 'once').exists() and has['beta']:{_indented(lost)}"
+    )
+    ran = world.validate()
+    require_proven(ran)
+    assert not once.exists()
+    # Their kernel, after that of all and that of the first one.
+    assert entry(ran, "alpha").kernel == entry(ran, "beta").kernel
+    assert len(entry(ran, "alpha").tries) == 1
 
 
 def test_a_pair_that_changes_one_file_is_booted_once(world: World) -> None:

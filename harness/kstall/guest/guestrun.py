@@ -216,9 +216,9 @@ def run_guest(
     vm: Guest,
     log: Path,
     *,
+    keep: Callable[[Path], bool],
     out: Path | None = None,
     fresh: bool = False,
-    keep: Callable[[Path], bool] = lambda _: True,
     keep_end: Callable[[Path], bool] = lambda _: False,
     expected: tuple[str, ...] = (),
 ) -> Booted:

@@ -558,7 +558,7 @@ class _Sharing:
                     guest,
                     stage.log,
                     fresh=again,
-                    keep=lambda _: not again,
+                    keep=lambda results: not again and trials.is_complete(results),
                 )
             except guestrun.GuestFailed as error:
                 stage.status, stage.error = "skip", str(error)
