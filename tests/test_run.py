@@ -119,6 +119,28 @@ def test_a_format_that_is_not_valid_costs_no_verdict_either(
     assert (run.dir / "results.ktap").read_text().startswith("KTAP version 1\n1..0")
 
 
+@pytest.mark.parametrize(
+    ("view", "name"), [("junit", "junit.xml"), ("ktap", "results.ktap")]
+)
+def test_a_view_that_cannot_be_written_leaves_a_stage_its_error(
+    run: runs.Run,
+    output: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    view: str,
+    name: str,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such case")
+
+    monkeypatch.setattr(f"kstall.report.{view}.write", broken)
+    monkeypatch.setattr(runs, "_REDRAWN_S", 0.0)
+    with pytest.raises(runs.StageStopped), run.stage("apply"):
+        raise FailedCheck("it does not apply")
+    (entry,) = _saved(run).stages
+    assert (entry.status, entry.error) == ("fail", "it does not apply")
+    assert f"{name} could not be written: ValueError" in output.getvalue()
+
+
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     ui = Ui(Console(file=io.StringIO()))
     directories = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}

@@ -91,8 +91,8 @@ class Run:
         now = time.monotonic()
         if over or not self._drawn or now - self._drawn[-1] >= _REDRAWN_S:
             self._drawn[:] = [now]
-            junit.write(printed, self.dir / "junit.xml")
-            ktap.write(printed, self.dir / "results.ktap")
+            self._draw(junit.write, printed, "junit.xml")
+            self._draw(ktap.write, printed, "results.ktap")
         if over:
             again = f"; `{shlex.join([program(), 'html', str(self.dir)])}` tries again"
             self._draw(html.write, printed, "report.html", again)
