@@ -1217,6 +1217,7 @@ def test_b4_passes_over_what_is_argued_on_this_branch_only(
     again = replace(desk.request, replace=True)
     (outcome,) = summary.export_all(again, [desk.series], desk.base)
     assert not any("checkpatch" in text for text in outcome.missing)
+    assert summary.ExportOutcome(desk.series, done).state == "ready"
     page = summary.page([outcome], desk.base, desk.out)
     assert "1 warning (TRAILING_WHITESPACE 1), all argued\n" in page
     assert "  - argued: TRAILING_WHITESPACE: the blank is part of the joke\n" in page
@@ -1250,6 +1251,11 @@ def test_a_remark_in_another_file_is_not_argued(tmp_path: Path, home: Path) -> N
         text.startswith("an exemption for remarks of checkpatch: 1 warning")
         for text in outcome.missing
     )
+    said: list[str] = []
+    signed = summary.ExportOutcome(desk.series, done)
+    summary.print_outcomes([signed], said.append)
+    assert signed.state == "signed"
+    assert not any("git send-email" in line for line in said)
     linux = desk.root / "linux"
     name = prep.branch(done, linux)
     postbox.run(("git", "switch", "-q", name), linux, home)

@@ -45,7 +45,8 @@ class ExportOutcome:
         if self.exported is None:
             return ()
         missing = []
-        if self.exported.unfounded:
+        # Who signs off has vouched for them.
+        if self.exported.unfounded and self.exported.signed is None:
             doubts = ", ".join(self.exported.unfounded)
             missing.append(f"support by the run for figures in the texts: {doubts}")
         unargued = [
@@ -71,6 +72,15 @@ class ExportOutcome:
         if self.exported.signed is None:
             missing.append("a sign-off: `kstall series --sign-off` shows what it means")
         return tuple(missing)
+
+    @property
+    def state(self) -> str:
+        """What its thread is, in a word."""
+        if self.exported is None:
+            return "not to be sent" if self.left_out else "not written"
+        if self.exported.signed is None:
+            return "draft"
+        return "signed" if self.missing else "ready"
 
 
 _NAMED = 6
@@ -125,16 +135,14 @@ def page(outcomes: Sequence[ExportOutcome], base: source.Base, out: Path) -> str
 
 def _row(outcome: ExportOutcome) -> str:
     if outcome.exported is None:
-        state = "not to be sent" if outcome.left_out else "not written"
-        return f"| {outcome.series.name} | {state} | - | - | - | - | - | - |"
+        return f"| {outcome.series.name} | {outcome.state} | - | - | - | - | - | - |"
     exported = outcome.exported
     everyone = exported.recipients.cover
     others = [recipient for recipient in everyone if not recipient.to]
     lists = sum(recipient.is_list for recipient in others)
-    kind = "draft" if exported.signed is None else "ready"
     cells = [
         outcome.series.name,
-        f"{exported.thread.prefix(0, len(exported.letters) - 1)} {kind}",
+        f"{exported.thread.prefix(0, len(exported.letters) - 1)} {outcome.state}",
         exported.proof.dir.name,
         str(len(exported.letters)),
         str(len(everyone) - len(others)),
@@ -253,5 +261,5 @@ def print_outcomes(
         )
         for text in outcome.missing:
             say(f"  missing: {text}")
-        if exported.signed is not None:
+        if outcome.state == "ready":
             say(f"  look at them, then send: {exported.send}")
