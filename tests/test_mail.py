@@ -291,7 +291,7 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
         "control (1), 1 of the guest and its records (1), 1 of the patches (1)." in flat
     )
     assert "The patches build one by one." in flat
-    assert "the only site is a NOP of 5 bytes" in flat
+    assert "the only site is a NOP of 5 bytes (x86-64);" in flat
     assert "demo_nap" not in done.unfounded
     assert done.unfounded == ("1234",)
     assert "2,982.5" in text
@@ -302,6 +302,18 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
     assert "  demo: trace naps\n" in text
     prose = [line for line in text.splitlines() if not line.startswith("  ")]
     assert max(map(len, prose)) <= cover.WIDTH
+
+
+def test_the_letter_names_the_architecture_of_the_run(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = desk.prove() / "report.json"
+    ran = report.read(path)
+    ran.environment.arch = "arm64"
+    report.write(ran, path)
+    monkeypatch.setattr(arch, "host", lambda: arch.ARM64)
+    text = _mail(desk.export().letters[0]).get_content()
+    assert "(arm64); the code behind" in " ".join(text.split())
 
 
 def test_messages_quote_the_run_and_their_doubts_are_named(desk: Desk) -> None:

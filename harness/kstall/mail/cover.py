@@ -135,7 +135,8 @@ def render(
         "url": url,
     }
     if entry.overhead is not None:
-        values["code"] = results.code(entry.overhead)
+        architecture = proof.report.environment.arch.replace("_", "-")
+        values["code"] = results.code(entry.overhead, architecture)
         lists["operations"] = [
             _Item(f"  {figures}  ", name, len(figures) + 4)
             for figures, name in results.table(entry.overhead.measurements)

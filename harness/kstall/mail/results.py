@@ -324,8 +324,11 @@ def unchanged(mutation: falsity.Mutation) -> str:
     )
 
 
-def code(overhead: costs.Overhead) -> str:
-    """The sites of the events while they are off, and what grows, as sentences."""
+def code(overhead: costs.Overhead, architecture: str) -> str:
+    """The sites of the events while they are off, and what grows, as sentences.
+
+    ``architecture`` is that of the kernels.
+    """
     footprint = overhead.footprint
     if footprint is None:
         return "the machine code was not compared."
@@ -336,8 +339,8 @@ def code(overhead: costs.Overhead) -> str:
         cold = max(site.cold_bytes for site in sites)
         sentences.append(
             f"with the events off, {_share(len(nops), len(sites))} a NOP of {lengths} "
-            f"bytes (x86-64); the code behind, up to {cold} bytes a site, runs only "
-            "for the enabled event."
+            f"bytes ({architecture}); the code behind, up to {cold} bytes a site, runs "
+            "only for the enabled event."
         )
     changed = structs(footprint) or ["no existing struct changes"]
     sentences += [_sentence(_first(changed)), mitigated(overhead)]
