@@ -417,6 +417,23 @@ def test_readers_that_disagree_show_the_first_record_that_differs(
     assert _explained(tmp_path, unlike).excerpts == []
 
 
+def test_a_negative_number_that_a_decoder_lacks_is_found(tmp_path: Path) -> None:
+    place = _results(tmp_path)
+    (tmp_path / "demo/results/formats/demo").mkdir(parents=True)
+    signed = FORMAT.replace("u64", "s64").replace("%llu", "%lld")
+    (tmp_path / "demo/results/formats/demo/demo_nap").write_text(signed)
+    (place / "trace.txt").write_text(
+        "   doze-77      [001] .....   100.000002: demo_nap: nap_ns=5 cat=1\n"
+        "   doze-77      [001] .....   100.000009: demo_nap: nap_ns=-6 cat=2\n"
+    )
+    missing = _comparison("doze: demo_nap: missing")
+    missing.observed = str((2**64 - 6, 2))
+    lacks = _check("decoded_by_perf", kind="harness", comparisons=[missing])
+    (excerpt,) = _explained(tmp_path, lacks).excerpts
+    (line,) = excerpt.lines
+    assert line.startswith("only ftrace has, at 100.000009 s, CPU 1, pid 77: ")
+
+
 WAIT = "drm_sched_job_wait"
 CREDITS = "drm_sched_job_no_credits"
 

@@ -17,6 +17,7 @@ from . import (
     falsity,
     kunit,
     mutate,
+    readers,
     records,
     traceabi,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "falsity",
     "kunit",
     "mutate",
+    "readers",
     "records",
     "traceabi",
 ]

@@ -112,7 +112,7 @@ def _compare_raw(
     verdict: Verdict, workload: WorkloadResult, name: str, printed: Printed
 ) -> int:
     """Compare one workload's text with its raw records; returns their number."""
-    texts, raws = _by_cpu(workload.events(name)), _by_cpu(workload.raw(name))
+    texts, raws = by_cpu(workload.events(name)), by_cpu(workload.raw(name))
     differences: list[str] = []
     names: set[tuple[int | str, int | str]] = set()
     for cpu in sorted({*texts, *raws}):
@@ -143,11 +143,23 @@ def _grouped(
     return groups
 
 
-def _by_cpu(events: Iterable[Event]) -> dict[int, list[Event]]:
+def by_cpu(events: Iterable[Event]) -> dict[int, list[Event]]:
+    """``events`` in their order, by CPU."""
     groups: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         groups[event.cpu].append(event)
     return groups
+
+
+def printed_values(
+    workload: WorkloadResult, event: Event
+) -> tuple[int | str, ...] | None:
+    """What the kernel's text of ``event`` prints, as decoders' output is compared; None
+    if it is not as its print fmt has it."""
+    (layout, *_) = (
+        layout for layout in workload.layouts.values() if layout.name == event.name
+    )
+    return compile_fmt(layout.print_fmt).read(event.text)
 
 
 def _differences(
@@ -277,7 +289,7 @@ def _names(
     perf looks symbols up when it starts, so for a function of a module that was loaded
     later it prints the address that the record holds.
     """
-    texts, raws = _by_cpu(workload.events(name)), _by_cpu(workload.raw(name))
+    texts, raws = by_cpu(workload.events(name)), by_cpu(workload.raw(name))
     names: set[tuple[int | str, int | str]] = set()
     for cpu in sorted({*texts, *raws}):
         for text, raw in zip_longest(texts.get(cpu, ()), raws.get(cpu, ())):

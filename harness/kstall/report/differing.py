@@ -8,11 +8,10 @@ series' own checks carry the record, if they were given it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..evidence import Event, WorkloadResult
+from ..evidence import Event, WorkloadResult, readers
 from ..verdict import Comparison, described
 
 # A value of a member, and not of an expression, as `text_is_the_record` reports it.
@@ -51,7 +50,6 @@ def _only_one_has(
 ) -> DifferingRecord | None:
     """The first record that only one of ftrace and bpftrace has."""
     agreement = workload.agreement(name)
-    keys = sorted(agreement.common - agreement.named)
     lines, events_of = [], []
     for reader, events, exclusive in (
         ("ftrace", workload.events(name), agreement.traced - agreement.recorded),
@@ -62,7 +60,7 @@ def _only_one_has(
         ),
     ):
         for event in events:
-            if str([event.fields[key] for key in keys]) in exclusive:
+            if agreement.key(event) in exclusive:
                 lines.append(_line(f"only {reader} has", event))
                 events_of.append(event.fields)
                 break
@@ -70,7 +68,7 @@ def _only_one_has(
         traced, recorded = events_of
         unlike = [
             f"{key}: {traced[key]} and {recorded[key]}"
-            for key in keys
+            for key in sorted(agreement.common - agreement.named)
             if traced[key] != recorded[key]
         ]
         lines.append(f"they differ in {', '.join(unlike)}")
@@ -85,7 +83,8 @@ def _text_is_unlike(
     if unlike is None:
         # What is observed then has the text, and its time.
         return None
-    texts, raws = _by_cpu(workload.events(name)), _by_cpu(workload.raw(name))
+    texts = readers.by_cpu(workload.events(name))
+    raws = readers.by_cpu(workload.raw(name))
     for cpu in sorted(texts):
         for text, raw in zip(texts[cpu], raws.get(cpu, ()), strict=False):
             values = [event.fields.get(unlike["member"]) for event in (text, raw)]
@@ -93,13 +92,6 @@ def _text_is_unlike(
                 lines = [_line("ftrace prints", text), _line("the record has", raw)]
                 return DifferingRecord("trace.txt", lines)
     return None
-
-
-def _by_cpu(events: Iterable[Event]) -> dict[int, list[Event]]:
-    groups: dict[int, list[Event]] = defaultdict(list)
-    for event in events:
-        groups[event.cpu].append(event)
-    return groups
 
 
 def _decoded_is_unlike(file: str) -> Callable[..., DifferingRecord | None]:
@@ -116,10 +108,9 @@ def _decoded_is_unlike(file: str) -> Callable[..., DifferingRecord | None]:
                     return DifferingRecord(file, [line.strip()])
         elif wrong.label.endswith(": missing"):
             for event in workload.events(name):
-                if str(tuple(event.fields.values())) == subject:
-                    return DifferingRecord(
-                        "trace.txt", [_line("only ftrace has", event)]
-                    )
+                if str(readers.printed_values(workload, event)) == subject:
+                    lines = [_line("only ftrace has", event)]
+                    return DifferingRecord("trace.txt", lines)
         return None
 
     return look
