@@ -476,9 +476,13 @@ def _is_expected(splat: console.Splat, expected: tuple[str, ...]) -> bool:
     )
 
 
-def forget(context: Context, series: Series, vm: Guest) -> None:
-    """Drop the cached results of this guest, if there are any."""
-    kept = _kept(context, series, vm, key_of(context.project, series, vm))
+def forget(context: Context, series: Series, vm: Guest, *expected: str) -> None:
+    """Drop the cached results of this guest, if there are any.
+
+    ``expected`` are the expressions that it was run with.
+    """
+    key = key_of(context.project, series, vm, *expected)
+    kept = _kept(context, series, vm, key)
     with kept.turn():
         kept.drop()
 

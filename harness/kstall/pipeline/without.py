@@ -20,7 +20,7 @@ from ..evidence import Evidence, evidence
 from ..guest import (
     Guest,
     GuestEnded,
-    KeptResults,
+    forget,
     guestrun,
     matching_reports,
     run_guest,
@@ -113,7 +113,9 @@ def many(bench: trials.Bench, base: Guest, count: int) -> Evidence | None:
     saved = trials.many(bench, count, check)
     status = report.worst([seen.check.status for seen in all_seen])
     if status == "fail":
-        _forget(bench, base)
+        # Else the next run would reuse results that showed the bugs.
+        expected = _expressions(bench.series).values()
+        forget(bench.context, part(bench.series), base, *expected)
     for seen in all_seen:
         if seen.check.status == status:
             bench.entry.shown = seen.shown
@@ -133,16 +135,6 @@ def afresh(context: Context, series: Series, base: Guest, out: Path, log: Path) 
         check.detail = explain(error)
         return Seen(check, [])
     return _seen(series, booted)
-
-
-def _forget(bench: trials.Bench, base: Guest) -> None:
-    """Drop kept results: else the next run would reuse some that showed the bugs."""
-    project, series = bench.context.project, bench.series
-    expected = _expressions(series).values()
-    key = guestrun.key_of(project, part(series), base, *expected)
-    kept = KeptResults(bench.context, "evidence", key, 200)
-    with kept.turn():
-        kept.drop()
 
 
 @dataclass(frozen=True)
