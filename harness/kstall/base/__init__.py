@@ -21,6 +21,7 @@ from . import (
 from .arch import Architecture
 from .called import program
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
+from .few import few
 from .once import once
 from .stage import Sink, StageFigure, Status, figure, figures
 
@@ -37,6 +38,7 @@ __all__ = [
     "cache",
     "elsewhere",
     "explain",
+    "few",
     "figure",
     "figures",
     "once",

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ..base import KstallError, cache, sources
+from ..base import KstallError, cache, few, sources
 from ..series import Series, Unproven
 from ..verdict import Check, Kind, Verdict, claim_of, run_check
 from . import common, evidence, operators
@@ -414,7 +414,8 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
         f"{argument.event} {argument.field}: {argument.operator}: {argument.why}"
         for argument in report.stale
     ]
-    verdict.equal("arguments of [[unproven]] that do not hold", _shown(stale), "none")
+    label = "arguments of [[unproven]] that do not hold"
+    verdict.equal(label, few(stale, _SHOWN), "none")
     return verdict
 
 
@@ -428,8 +429,8 @@ def _untried(report: Mutation) -> str:
     if not fields:
         return ""
     return (
-        f"operators change nothing in this evidence: {_shown(fields)}; so it cannot "
-        "show whether a check would notice them, and no [[unproven]] says why"
+        f"operators change nothing in this evidence: {few(fields, _SHOWN)}; so it "
+        "cannot show whether a check would notice them, and no [[unproven]] says why"
     )
 
 
@@ -439,13 +440,7 @@ def _named(outcomes: Sequence[MutantOutcome]) -> str:
         notes = [*outcome.broke[:1], outcome.noticed]
         note = "; ".join(filter(None, notes))
         names.append(outcome.operator + (f" ({note})" if note else ""))
-    return _shown(names)
-
-
-def _shown(names: Sequence[str]) -> str:
-    rest = len(names) - _SHOWN
-    text = ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-    return text or "none"
+    return few(names, _SHOWN)
 
 
 def summary(report: Mutation) -> str:

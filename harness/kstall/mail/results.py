@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
+from ..base import few
 from ..cost import costs
 from ..evidence import Evidence, falsity
 from ..report import SeriesReport
@@ -134,7 +135,7 @@ def patches(proof: Proof) -> str:
     passed = {check.name for check in proof.entry.checks if check.status == "pass"}
     alone = ", and with these patches alone" if _ALONE in passed else ""
     return (
-        f"these patches and those of {len(others)} other series ({_first(others)})"
+        f"these patches and those of {len(others)} other series ({few(others, _FIRST)})"
         f"{alone}"
     )
 
@@ -343,9 +344,9 @@ def code(overhead: costs.Overhead, architecture: str) -> str:
             "only for the enabled event."
         )
     changed = structs(footprint) or ["no existing struct changes"]
-    sentences += [_sentence(_first(changed)), mitigated(overhead)]
+    sentences += [_sentence(few(changed, _FIRST)), mitigated(overhead)]
     if grown := growth(footprint):
-        sentences.append(f"Growth in bytes, text and rest: {_first(grown)}.")
+        sentences.append(f"Growth in bytes, text and rest: {few(grown, _FIRST)}.")
     return " ".join(filter(None, sentences))
 
 
@@ -354,13 +355,6 @@ def _share(count: int, total: int) -> str:
     if count == total:
         return "the only site is" if total == 1 else f"each of {total} sites is"
     return f"{count} of {total} sites {'is' if count == 1 else 'are'}"
-
-
-def _first(names: Sequence[str]) -> str:
-    """The first of ``names``, and how many more there are."""
-    rest = len(names) - _FIRST
-    more = f" and {rest} more" if rest > 0 else ""
-    return ", ".join(names[:_FIRST]) + more if names else "none"
 
 
 def _sentence(text: str) -> str:
@@ -412,7 +406,7 @@ def mitigated(overhead: costs.Overhead) -> str:
         return f"Compiled with mitigations, {too}no path is longer than without them."
     return (
         f"Compiled with mitigations, {_share(nops, len(sites))} a NOP; longer paths "
-        f"than without: {_first(longer)}."
+        f"than without: {few(longer, _FIRST)}."
     )
 
 

@@ -21,6 +21,7 @@ from ..base import (
     KstallError,
     cache,
     elsewhere,
+    few,
     once,
     process,
     sources,
@@ -324,12 +325,11 @@ class _Maker:
         ground = self.ground
         spec, entries = ground.packed()
         names = [series.name for series in self.group.series]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         like = self.group.configured_as
         return elsewhere.Unit(
             kind="kernels",
             key=cache.digest(self.key(), self.attempt),
-            title=f"kernels with {', '.join(names[:3])}{more}",
+            title=f"kernels with {few(names, 3)}",
             spec={
                 **spec,
                 "series": names,

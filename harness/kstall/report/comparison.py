@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from ..base import KstallError, Status
+from ..base import KstallError, Status, few
 from ..cost import Footprint, Measurement
 from ..verdict import Check, Model
 from . import matrix
@@ -398,11 +398,11 @@ def _checks(history: _History, new: SeriesReport) -> Iterator[Change]:
     gone = [check for check in past.series.checks if check.name not in here]
     lost = [check.name for check in gone if check.status == "pass"]
     if lost and not _stopped(new):
-        change = _change("worse", "check", _listed(lost), "pass", "no longer run")
+        change = _change("worse", "check", few(lost, _FEW), "pass", "no longer run")
         yield from _dated(past.since, [change])
     added = [check.name for check in fresh if check.status != "fail"]
     if added and complete is not None:
-        yield _change("changed", "check", _listed(added), "absent", "new")
+        yield _change("changed", "check", few(added, _FEW), "absent", "new")
 
 
 def _judged_check(history: _History, name: str) -> tuple[str, Check] | None:
@@ -415,11 +415,6 @@ def _judged_check(history: _History, name: str) -> tuple[str, Check] | None:
             if check.name == name:
                 unjudged = unjudged or (since, check)
     return unjudged
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + rest
 
 
 # -- formats -------------------------------------------------------------------------
