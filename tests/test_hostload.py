@@ -40,6 +40,7 @@ class Fake:
         monkeypatch.setenv("KSTALL_TEST_FIFO", str(fifo))
         monkeypatch.setenv("KSTALL_TEST_CALLS", str(self.calls))
         monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
         self.install("")
 
     def install(self, then: str) -> None:
@@ -87,7 +88,7 @@ def test_workers_of_each_kind(
 
 def test_it_ends_with_the_block(fake: Fake) -> None:
     remarks: list[str] = []
-    with hostload.put(2, remarks.append, processors=2) as required:
+    with hostload.put(2, remarks.append) as required:
         required()
         assert len(fake.calls.read_text().splitlines()) == 4
     assert fake.gone()
@@ -95,15 +96,16 @@ def test_it_ends_with_the_block(fake: Fake) -> None:
 
 
 def test_it_ends_with_ctrl_c(fake: Fake) -> None:
-    with pytest.raises(KeyboardInterrupt), hostload.put(2, print, processors=2):
+    with pytest.raises(KeyboardInterrupt), hostload.put(2, print):
         raise KeyboardInterrupt
     assert fake.gone()
 
 
 def test_it_ends_with_a_run_that_is_killed(fake: Fake) -> None:
     text = (
-        "import time; from kstall.pipeline import hostload\n"
-        "with hostload.put(2, lambda _: print('up', flush=True), processors=2):\n"
+        "import os, time; from kstall.pipeline import hostload\n"
+        "os.sched_getaffinity = lambda _: {0, 1}\n"
+        "with hostload.put(2, lambda _: print('up', flush=True)):\n"
         "    time.sleep(1000)\n"
     )
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as run:
@@ -118,7 +120,7 @@ def test_load_that_went_away_is_no_load(fake: Fake) -> None:
     died = r"ended by itself, exit status 3:\n(.*\n)*out of memory"
     with (
         pytest.raises(KstallError, match=died),
-        hostload.put(2, print, processors=2) as required,
+        hostload.put(2, print) as required,
     ):
         while True:
             required()
@@ -134,7 +136,7 @@ def test_load_that_does_not_begin_is_no_load(
     late = r"did not begin in 0\.1 s\n  next: see whether"
     with (
         pytest.raises(KstallError, match=late),
-        hostload.put(2, print, processors=2),
+        hostload.put(2, print),
     ):
         pass
 

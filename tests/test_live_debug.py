@@ -31,9 +31,11 @@ def _mutate(project: Project, old: str, new: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _without_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mutant brings along the base has not: an hour less to wait."""
+def _on_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patched one with KASAN.  What a mutant brings along the base has not: an hour
+    less to wait."""
     monkeypatch.setattr(debugging, "_base", lambda *_: {})
+    monkeypatch.setattr(debugging, "_FLAVOURS", ("debug",))
 
 
 def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
@@ -57,7 +59,6 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
         [(series, entry)],
         run,
         beside=[series for series in project.load() if series.name != SERIES],
-        flavours=("debug",),
     )
     return {check.name: check for check in entry.checks}
 

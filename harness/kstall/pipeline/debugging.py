@@ -105,7 +105,6 @@ def prove(
     run: Run,
     *,
     beside: Sequence[Series] = (),
-    flavours: Sequence[Flavour] = _FLAVOURS,
     again: bool = False,
 ) -> None:
     """Build, boot, and add to each series' entry the checks of kind ``debug``.
@@ -148,7 +147,7 @@ def prove(
     groups = [group for group in groups if any(group is used for used, _ in pairs)]
     guests = [
         dataclasses.replace(guest, fresh=again)
-        for guest in _patched(ground, groups, pairs, flavours, run)
+        for guest in _patched(ground, groups, pairs, run)
     ]
     with run.stage("debug-guests") as stage:
         stage.reused = True
@@ -183,7 +182,6 @@ def _patched(
     ground: Ground,
     groups: Sequence[Group],
     pairs: Sequence[tuple[Group, Series]],
-    flavours: Sequence[Flavour],
     run: Run,
 ) -> list[DebugGuest]:
     """Build the patched kernels; return the guests on them."""
@@ -198,7 +196,7 @@ def _patched(
         stage.reused = all(program.reused for program in all_programs)
         stage.summary = ", ".join(program.name for program in all_programs) or "none"
     guests = []
-    for flavour in flavours:
+    for flavour in _FLAVOURS:
         first, *others = groups
         kernels = {
             first.name: debugkernel.build(ground, first, flavour, "patched", run)

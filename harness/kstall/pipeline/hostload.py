@@ -47,9 +47,7 @@ def commands(times: int, processors: int, scratch: Path) -> list[tuple[str, ...]
 
 
 @contextlib.contextmanager
-def put(
-    times: int, say: Callable[[str], None], *, processors: int | None = None
-) -> Iterator[Callable[[], None]]:
+def put(times: int, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
     """Keep the host busy while the block runs; with ``times`` 0 leave it alone.
 
     Yields a function that raises `KstallError` if the load has ended: then results are
@@ -64,7 +62,7 @@ def put(
             next=f"install it (`sudo apt-get install {PROGRAM}`), or ask for --load 0",
         )
     trial = f"see whether `{PROGRAM} --cpu 1 --timeout 1` runs"
-    count = processors or len(os.sched_getaffinity(0))
+    count = len(os.sched_getaffinity(0))
     with temporary.directory("load") as scratch, contextlib.ExitStack() as stack:
         children = []
         # Each in a session of its own: the kernel gives all of one session together
