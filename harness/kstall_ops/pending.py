@@ -184,7 +184,10 @@ def stalls(
                 doubts=tuple(doubts),
                 text=_filled(
                     rule.say_node if tid is None else rule.say,
-                    *(lasted, cause, device, group),
+                    lasted=lasted,
+                    cause=cause,
+                    device=device,
+                    group=group,
                 ),
                 doc=rule.doc,
             )

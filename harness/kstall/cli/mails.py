@@ -93,7 +93,10 @@ def do_check_thread(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.no_validate:
         return 0
     series = incoming.adopted(
-        *(received, project, arguments.kconfig, arguments.workload),
+        received,
+        project,
+        kconfig=arguments.kconfig,
+        workload=arguments.workload,
         level=arguments.level,
         trusted=arguments.trusted,
     )

@@ -183,7 +183,10 @@ def do_rebase(arguments: argparse.Namespace, console: Console) -> int:
             again.append(f"--out={arguments.out}")
         with Ui(console) as ui:
             outcome = rebasing.port(
-                *(request, arguments.origin, ui, again),
+                request,
+                arguments.origin,
+                ui,
+                again,
                 compiled=not arguments.no_compile,
             )
         states.append(outcome.report.status)

@@ -127,12 +127,10 @@ class Genuine:
             self._saved.agent,
             {
                 name: _Result(
-                    *(
-                        load.workload.name,
-                        load.workload.dir,
-                        load.workload.layouts,
-                        load.workload.facts,
-                    ),
+                    name=load.workload.name,
+                    dir=load.workload.dir,
+                    layouts=load.workload.layouts,
+                    facts=load.workload.facts,
                     load=load,
                     false=changes.get(name) or load.genuine,
                     refused=self.refused,

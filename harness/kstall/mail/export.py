@@ -190,8 +190,20 @@ def _export(
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)
         argued = _argued(series, remarks, directory)
     return Exported(
-        *(series, plan, target, thread, letters, tuple(authors), tuple(messages)),
-        *(body, addressees, run, doubts, remarks, argued, signed),
+        series=series,
+        plan=plan,
+        dir=target,
+        thread=thread,
+        letters=letters,
+        authors=tuple(authors),
+        messages=tuple(messages),
+        body=body,
+        recipients=addressees,
+        proof=run,
+        unfounded=doubts,
+        remarks=remarks,
+        argued=argued,
+        signed=signed,
     )
 
 

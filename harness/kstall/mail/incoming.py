@@ -132,8 +132,13 @@ def adopted(
     if incoming.resemblance is not None and incoming.resemblance.complete and own_setup:
         return adopt.known(project, target, incoming.resemblance)
     return adopt.unknown(
-        *(project, target, incoming.plan, incoming.points, incoming.thread.title),
-        *(kconfig, workload),
+        project,
+        target,
+        incoming.plan,
+        incoming.points,
+        title=incoming.thread.title,
+        kconfig=kconfig,
+        workload=workload,
     )
 
 

@@ -220,9 +220,13 @@ def _columns(
                 ]
                 directory = _unused("-".join(words), taken)
                 yield ColumnPlan(
-                    *(tree.name, Path(tree.kernel), target, level),
-                    *(tuple(dict.fromkeys(tree.series or series)), directory),
-                    tree.expected,
+                    tree=tree.name,
+                    kernel=Path(tree.kernel),
+                    arch=target,
+                    level=level,
+                    series=tuple(dict.fromkeys(tree.series or series)),
+                    directory=directory,
+                    expected=tree.expected,
                 )
 
 

@@ -260,7 +260,15 @@ def measure(
         for load in plan.loads:
             ui.begin(series.name, f"load {load}")
             bench = _Bench(
-                *(request.project, series, guest, base, plan, load, run.dir, ui, tested)
+                project=request.project,
+                series=series,
+                guest=guest,
+                base=base,
+                plan=plan,
+                load=load,
+                place=run.dir,
+                ui=ui,
+                tested=tested,
             )
             if bench.is_done(outcome):
                 continue
@@ -487,7 +495,12 @@ class _Bench:
             seconds = time.monotonic() - began
             verdict, cause = "could-not-judge", explain(error)
         attempt = Attempt(
-            *(self.series.name, self.load, number, beside, verdict, round(seconds, 1)),
+            series=self.series.name,
+            load=self.load,
+            number=number,
+            beside=beside,
+            verdict=verdict,
+            seconds=round(seconds, 1),
             average=round(os.getloadavg()[0], 1),
             checks=checks,
             cause=cause or None,
@@ -541,7 +554,13 @@ class _Bench:
             failed = isinstance(error, FailedCheck)
         seconds = round(time.monotonic() - began, 1)
         return Repeated(
-            *(self.series.name, suite, self.load, cpus, seconds, count, cause),
+            series=self.series.name,
+            suite=suite,
+            load=self.load,
+            cpus=cpus,
+            seconds=seconds,
+            count=count,
+            cause=cause,
             failed=failed,
             tested=self.tested,
         )

@@ -535,8 +535,11 @@ def _footprints(old: Footprint, new: Footprint) -> Iterator[Change]:
             worse = after.nop > before.nop or not after.nop
             label = f"site of {after.event} in {after.function}(), off"
             yield _change(
-                *("worse" if worse else "better", "cost", label),
-                *(f"{before.nop} bytes", f"{after.nop} bytes"),
+                "worse" if worse else "better",
+                "cost",
+                label,
+                before=f"{before.nop} bytes",
+                after=f"{after.nop} bytes",
             )
     for old_path, new_path in _paired(
         old.paths, new.paths, lambda path: (path.binary, path.name)

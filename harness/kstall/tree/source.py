@@ -260,8 +260,12 @@ def _from_branch(
     # What was fetched has no history to count from.
     state = checkout.commit[:12] if branch.url else git.describe(checkout)
     return _base(
-        *(base, cache_dir, "git", str(branch)),
-        *(f"{branch.branch} at {state}", checkout.commit),
+        base,
+        cache_dir,
+        "git",
+        origin=str(branch),
+        describe=f"{branch.branch} at {state}",
+        commit=checkout.commit,
     )
 
 

@@ -337,7 +337,11 @@ class Verdict:
     ) -> None:
         """``holds`` has to be true; ``detail`` says what was seen."""
         self._add(
-            *(label, "holds", True, bool(holds), bool(holds)),
+            label,
+            "holds",
+            expected=True,
+            observed=bool(holds),
+            ok=bool(holds),
             detail=detail,
             record=record,
         )
