@@ -15,10 +15,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..base import KstallError
+from ..base import KstallError, cache
 from ..lint import NewTracepoint, discover
 from ..series import Project, Series
 from ..tree import tree
+from . import discovered
 from .compare import Resemblance
 
 #: The name of a received series that is none of this checkout.
@@ -75,13 +76,14 @@ def unknown(
     (target / "kconfigs" / f"{UNKNOWN}.config").write_text(fragment)
     (directory / "cover.txt").write_text(f"{title}\n")
     load = _IDLE if workload is None else _NAMED
-    events = [point.event for point in points if not point.bare]
-    checks = _CHECKS.replace("@EVENTS@", json.dumps(events))
-    checks = checks.replace(
-        "@BARE@", json.dumps([point.name for point in points if point.bare])
+    received = discovered.ReceivedEvents(
+        events=[point.event for point in points if not point.bare],
+        bare=[point.name for point in points if point.bare],
+        load=load,
+        named=workload is not None,
     )
-    checks = checks.replace("@LOAD@", load).replace("@IDLE@", _IDLE)
-    (directory / "checks.py").write_text(checks)
+    shutil.copyfile(discovered.__file__, directory / "checks.py")
+    cache.write_json(directory / discovered.FILE, received._asdict())
     (directory / "series.toml").write_text(_metadata(plan, points, title, load))
     program = target / "scripts" / "workloads" / UNKNOWN / load
     program.parent.mkdir(parents=True)
@@ -188,57 +190,3 @@ def _metadata(
         "[overhead]",
     ]
     return "\n".join(lines) + "\n"
-
-
-_CHECKS = '''\
-# SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks of events of which only the names are known."""
-
-from kstall.evidence import Evidence, Verdict
-
-EVENTS = @EVENTS@
-BARE = @BARE@
-LOAD = "@LOAD@"
-
-
-def kernel_lists_them(ev: Evidence) -> Verdict:
-    """Each event has a format, whose fields and holes are shown."""
-    verdict = Verdict()
-    for event in EVENTS:
-        if (layout := ev.layouts.get(event)) is None:
-            verdict.true(event, False, "the kernel has no such event")
-            continue
-        fields = ", ".join(f"{field.ctype} {field.name}" for field in layout.fields)
-        holes = ", ".join(
-            f"{hole.size} bytes before {hole.before}" for hole in layout.holes()
-        )
-        verdict.true(event, True, f"{fields}; holes: {holes or 'none'}")
-    if not EVENTS:
-        verdict.skip("bare tracepoints have no format")
-    return verdict
-
-
-def they_fire(ev: Evidence) -> Verdict:
-    """Events that do not fire fail only if a workload was named to make them fire."""
-    verdict = Verdict()
-    load = ev.workload(LOAD)
-    counts = {event: len(load.events(event.partition(":")[2])) for event in EVENTS}
-    silent = [event for event, count in counts.items() if not count]
-    if silent and LOAD == "@IDLE@":
-        fired = [
-            f"{event} fired, {count} times" for event, count in counts.items() if count
-        ]
-        verdict.skip(
-            "; ".join([
-                "did not fire, and no workload was named to make them fire: "
-                + ", ".join(silent),
-                *fired,
-            ])
-        )
-    elif BARE and not EVENTS:
-        verdict.skip(f"ftrace does not see bare tracepoints: {', '.join(BARE)}")
-    else:
-        for event, count in counts.items():
-            verdict.at_least(event, count, 1, "events")
-    return verdict
-'''
