@@ -24,7 +24,7 @@ from kstall import cli
 from kstall.base import KstallError, process
 from kstall.build import kernel
 from kstall.guest import guestrun
-from kstall.pipeline import validate
+from kstall.pipeline import again
 from kstall.report import SeriesReport, report
 from kstall.verdict import Check
 
@@ -333,9 +333,9 @@ def test_what_failed_is_not_proven_by_a_guest_of_before(
     world.guest(fault)
     assert world.validate(*words).exit_code == 1
     world.guest(None)
-    again = world.guests.count("doze")
+    before = world.guests.count("doze")
     require_proven(world.validate())
-    assert world.guests.count("doze") == again + 1
+    assert world.guests.count("doze") == before + 1
 
 
 def _no_second() -> None:
@@ -374,7 +374,7 @@ def test_a_run_that_was_cut_short_is_not_judged_to_be_proven(
     assert ran.report is not None
     ran.report.status = status
     report.write(ran.report, ran.dir / "report.json")
-    assert validate.judge_again(world.project, ran.dir).exit_code == 2
+    assert again.judge_again(world.project, ran.dir).exit_code == 2
 
 
 def test_a_check_that_is_no_longer_declared_is_not_judged_again(world: World) -> None:
@@ -385,7 +385,7 @@ def test_a_check_that_is_no_longer_declared_is_not_judged_again(world: World) ->
     try:
         for path, text in genuine.items():
             path.write_text(text.replace("dozes", "naps"))
-        (series,) = validate.judge_again(world.project, ran.dir).series
+        (series,) = again.judge_again(world.project, ran.dir).series
     finally:
         for path, text in genuine.items():
             path.write_text(text)

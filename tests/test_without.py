@@ -13,7 +13,7 @@ import pytest
 from fakeworld import Ran, World
 from farms import crowd, verdict, without_results
 from faulty import KILLED, PANIC, RUNNING, require_proven, settling
-from kstall.pipeline import validate
+from kstall.pipeline import again
 from kstall.series import SeriesError
 from test_sharing import KNOWS, OVERHEAD, entry, make, shared, stage
 from test_trials import LOSES
@@ -237,9 +237,9 @@ def test_a_check_that_holds_without_the_patches_proves_nothing(world: World) -> 
         for comparison in check.comparisons
     }
     assert seen["dozes: without the patches"] == ("pass", "fail")
-    again = validate.judge_again(world.project, ran.dir)
-    assert again.exit_code == 1
-    assert [kept for kept in again.series[0].checks if kept.name == CHECK] == [check]
+    outcome = again.judge_again(world.project, ran.dir)
+    assert outcome.exit_code == 1
+    assert [kept for kept in outcome.series[0].checks if kept.name == CHECK] == [check]
 
 
 def test_something_else_that_fails_is_not_the_bug(world: World) -> None:

@@ -14,6 +14,7 @@ from ..base import Architecture, KstallError, arch, program
 from ..pipeline import (
     Request,
     Ui,
+    again,
     command_line,
     matrix,
     matrixfile,
@@ -138,14 +139,14 @@ def do_stability(arguments: argparse.Namespace, console: Console) -> int:
 def do_judge(arguments: argparse.Namespace, console: Console) -> int:
     """Judge the evidence of a finished run again, and return its exit status."""
     directory = arguments.run.resolve()
-    outcome = validate.judge_again(Project(arguments.project), directory)
+    outcome = again.judge_again(Project(arguments.project), directory)
     views.terminal(outcome, directory, console)
     return outcome.exit_code
 
 
 def do_mutate(arguments: argparse.Namespace, console: Console) -> int:
     """Falsify the evidence of a finished run; 1 a wrong value escapes its checks."""
-    outcome = validate.mutate_again(
+    outcome = again.mutate_again(
         Project(arguments.project),
         arguments.run.resolve(),
         arguments.series,
@@ -176,17 +177,17 @@ def do_rebase(arguments: argparse.Namespace, console: Console) -> int:
             cache=cache_directory(),
             out=out,
         )
-        again = [program(), "rebase", remote.written(arguments.kernel), series.name]
+        command = [program(), "rebase", remote.written(arguments.kernel), series.name]
         if arguments.origin is not None:
-            again.append(f"--from={remote.written(arguments.origin)}")
+            command.append(f"--from={remote.written(arguments.origin)}")
         if arguments.out != OUT:
-            again.append(f"--out={arguments.out}")
+            command.append(f"--out={arguments.out}")
         with Ui(console) as ui:
             outcome = rebasing.port(
                 request,
                 arguments.origin,
                 ui,
-                again,
+                command,
                 compiled=not arguments.no_compile,
             )
         states.append(outcome.report.status)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ..base import KstallError
 from ..evidence import traceabi
-from ..pipeline import matrix, matrixfile, validate
+from ..pipeline import again, matrix, matrixfile
 from ..report import comparison, comparisonviews, html, report
 from ..report import matrix as matrix_report
 from ..series import Project, Series, Spec, mutants, new
@@ -143,7 +143,7 @@ def do_html(arguments: argparse.Namespace, console: Console) -> int:
         say(console, str(matrix.draw(arguments.run)))
         return 0
     place = arguments.run / "report.html"
-    html.write(validate.read_run(arguments.run), place)
+    html.write(again.read_run(arguments.run), place)
     say(console, str(place))
     return 0
 

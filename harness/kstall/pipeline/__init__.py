@@ -5,7 +5,7 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report; the work of the stages is done by the packages below.
 """
 
-from . import matrix, matrixfile, rebasing, stability, units, validate
+from . import again, matrix, matrixfile, rebasing, stability, units, validate
 from .request import Request
 from .run import command_line
 from .ui import Ui
@@ -13,6 +13,7 @@ from .ui import Ui
 __all__ = [
     "Request",
     "Ui",
+    "again",
     "command_line",
     "matrix",
     "matrixfile",

@@ -16,8 +16,8 @@ from ..base import KstallError, arch, parallel
 from ..report import matrix, matrixviews, report
 from ..series import Series
 from ..tree import remote, source
+from . import again, validate
 from . import run as runs
-from . import validate
 from .matrixfile import ColumnPlan
 from .request import Request
 from .ui import Ui
@@ -82,7 +82,7 @@ def prove(
             except BaseException:
                 # The report of an interrupted run is on disk.
                 with contextlib.suppress(KstallError):
-                    column.take(validate.read_run(directory / column.directory))
+                    column.take(again.read_run(directory / column.directory))
                 raise
 
         tasks = {
