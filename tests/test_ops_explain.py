@@ -419,8 +419,8 @@ def test_a_throttled_loader_of_a_punctual_rank_is_observed_only(tmp_path: Path) 
     assert (lost.node, lost.cls, lost.n) == ("node1", "throttle", 50)
 
 
-def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
-    nodes = culprit().nodes()
+def by_a_helper(nodes: list[Node]) -> None:
+    """Make the stalls of rank 1 those of another thread of its process."""
     nodes[1].events = [
         (*one[:2], 4001 if one[2] == 4000 else one[2], one[3], {**one[4], "task": 4001})
         if one[3].startswith("throttle")
@@ -428,9 +428,73 @@ def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
         for one in nodes[1].events
     ]
     nodes[1].proc(4001, tgid=4000, comm="helper")
+
+
+def unknown_thread(path: Path) -> chains.Verdict:
+    """The verdict on the job in the store, if it is not known which thread was late."""
+    with store.reading(path) as opened:
+        (job,) = straggler.jobs(opened, rules())
+        job.steps = [
+            dataclasses.replace(
+                step,
+                arrivals={
+                    rank: dataclasses.replace(arrival, tid=None)
+                    for rank, arrival in step.arrivals.items()
+                },
+            )
+            for step in job.steps
+        ]
+        health, _ = explain._health(opened)
+        return chains.judge(opened, job, health, rules())
+
+
+def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    by_a_helper(nodes)
     (late,) = verdict(report(tmp_path, nodes)).stragglers
     (finding,) = late.findings
     assert (finding.level, finding.covered) == ("coincides", 0)
+    lost = "of its process lost 1600.0 ms to the CPU quota of /pod-7/train"
+    assert (finding.text, finding.cause) == (f"other threads {lost}", "quota")
+    # Where it is not known which was late, it may be this one.
+    (late,) = unknown_thread(tmp_path / "s.duckdb").stragglers
+    (finding,) = late.findings
+    assert (finding.level, finding.text) == ("coincides", f"threads {lost}")
+
+
+def test_of_the_late_thread_and_others_a_claim_is_on_the_former(tmp_path: Path) -> None:
+    """What others lost, in another group and at the same time, is not in its sum."""
+    nodes = culprit().nodes()
+    nodes[1].proc(4001, tgid=4000, comm="helper")
+    nodes[1].fact("cgroup", cgroup_id=5, path="/loaders")
+    for t, _, _, name, fields in list(nodes[1].events):
+        if name == "throttle_in":
+            nodes[1].throttle(t - 10 * MS, t + 70 * MS, 4001, cgroup=5)
+            assert fields["task"] == 4000
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    (finding,) = late.findings
+    assert (finding.level, finding.n) == ("explains", 20)
+    assert finding.text == (
+        "the thread lost 1600.0 ms to the CPU quota of /pod-7/train"
+    )
+
+
+@pytest.mark.parametrize("path", ["/pod-7", "/dcgm-exporter"])
+def test_a_quota_of_others_is_none_of_a_thread_that_is_not_known(
+    tmp_path: Path, path: str
+) -> None:
+    """Neither the stall nor the late arrival has a thread: that does not join them."""
+    nodes = culprit().nodes()
+    nodes[1].providers = [QUEUES]
+    nodes[1].events = [
+        (*event[:4], {**event[4], "cgroup": 5}) if "task" in event[4] else event
+        for event in nodes[1].events
+    ]
+    nodes[1].fact("cgroup", cgroup_id=5, path=path)
+    report(tmp_path, nodes)
+    (late,) = unknown_thread(tmp_path / "s.duckdb").stragglers
+    text = "on its node, /pod-7 lost 1600.0 ms to its CPU quota"
+    assert [one.text for one in late.findings] == ([text] if path == "/pod-7" else [])
 
 
 def kept(rank: int, step: int) -> int:
@@ -449,6 +513,7 @@ def test_who_cannot_leave_makes_nobody_else_late(
     (finding,) = late.findings
     # Of one clock it is known when the others left; of three it is not.
     assert finding.level == ("explains" if one_node else "coincides")
+    assert finding.text.startswith("the thread lost 1200.0 ms to the CPU quota of ")
 
 
 def test_who_can_never_leave_is_not_blamed_without_a_clock(tmp_path: Path) -> None:

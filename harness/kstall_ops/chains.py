@@ -24,7 +24,7 @@ from .errors import shown
 from .missing import Missing
 from .order import Rival
 from .recording import digest
-from .rules import Rules
+from .rules import Class, Rules
 from .straggler import Arrival, Job, Step, chance, union
 
 #: With less coverage than that, most of the lateness has another cause.
@@ -36,7 +36,7 @@ WITH windows AS (SELECT unnest(?::STRUCT(
     rank INTEGER, sid VARCHAR, tid INTEGER, tgid INTEGER, step BIGINT, w0 BIGINT,
     w1 BIGINT)[], recursive := true))
 SELECT w.rank, w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
-    s.tid IS NOT DISTINCT FROM w.tid AS mine, s.tgid IS NOT NULL AS joined,
+    coalesce(s.tid = w.tid, false) AS mine, s.tgid IS NOT NULL AS joined,
     coalesce(s.t0, s.t1), coalesce(s.t1, 9223372036854775807), s.id, s.provider
 FROM windows w JOIN stall s ON s.sid = w.sid
 WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
@@ -224,21 +224,40 @@ def _concerns(reason: str, provider: str) -> bool:
 
 
 @dataclass
-class Overlap:
-    """The stalls of one class in the windows of one rank, by step.
+class Part:
+    """Stalls of one class in the windows of one rank, by step."""
 
-    ``threads`` is whether the thread of any of them is known.
-    """
-
-    mine: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    others: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    spans: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     ids: dict[int, None] = field(default_factory=dict)
     causes: dict[str, int] = field(default_factory=dict)
     groups: dict[int, int] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     #: (session, provider)
     sources: dict[tuple[str, str], None] = field(default_factory=dict)
-    threads: bool = False
+
+
+@dataclass
+class Overlap:
+    """The stalls of one class in the windows of one rank, by whose they are."""
+
+    #: Of the late thread, before it arrived.
+    mine: Part = field(default_factory=Part)
+    #: Of the late thread, until just before it left the collective before.
+    kept: Part = field(default_factory=Part)
+    #: Of other threads of its process, or of any if it is not known which was late.
+    process: Part = field(default_factory=Part)
+    #: Of the node, without a thread that is known.
+    node: Part = field(default_factory=Part)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, those that say most of the late thread first."""
+        return self.mine, self.kept, self.process, self.node
+
+    @property
+    def said(self) -> Part:
+        """The part that a claim is about."""
+        return next((part for part in self.parts if part.ids), self.node)
 
 
 def judge(
@@ -318,7 +337,7 @@ def overlaps_of(
         since = arrival.since
         assert since is not None
         mine_or_above = groups.get((arrival.sid, arrival.tgid), {group})
-        if not (mine or joined or group is None or group in mine_or_above):
+        if not (joined or group is None or group in mine_or_above):
             continue
         # If a stall ended just before the thread left the last collective, the stall
         # may have kept it there, or it may have waited for others anyway.
@@ -326,18 +345,18 @@ def overlaps_of(
         if outside and not (mine and joined and t1 > t0):
             continue
         overlap = overlaps[rank].setdefault(cls, Overlap())
-        own = mine and joined and not outside
-        (overlap.mine if own else overlap.others).setdefault(at, []).append((t0, t1))
-        overlap.ids[id_] = None
-        overlap.sources[arrival.sid, provider] = None
-        overlap.threads |= mine or joined
+        part = overlap.process if joined else overlap.node
+        if mine and joined:
+            part = overlap.kept if outside else overlap.mine
+        part.spans.setdefault(at, []).append((t0, t1))
+        part.ids[id_] = None
+        part.sources[arrival.sid, provider] = None
         lasted = max(0, t1 - t0) + 1
-        if mine or not joined:
-            overlap.causes[cause] = overlap.causes.get(cause, 0) + lasted
-            if group is not None:
-                overlap.groups[group] = overlap.groups.get(group, 0) + lasted
-            if device is not None:
-                overlap.devices[device] = overlap.devices.get(device, 0) + lasted
+        part.causes[cause] = part.causes.get(cause, 0) + lasted
+        if group is not None:
+            part.groups[group] = part.groups.get(group, 0) + lasted
+        if device is not None:
+            part.devices[device] = part.devices.get(device, 0) + lasted
     return overlaps
 
 
@@ -453,7 +472,7 @@ def _slowed(
             overlap = overlaps[rank].get(cls, Overlap())
             lost = sum(
                 covered_of(job.steps[at], rank, intervals)
-                for at, intervals in overlap.mine.items()
+                for at, intervals in overlap.mine.spans.items()
             )
             shares.append(lost / (job.median * len(job.steps)))
         if min(shares) >= limits.slowed and min(shares) >= max(shares) / 2:
@@ -512,6 +531,89 @@ def _permuted(
     return p, limits.drawn if many else None
 
 
+@dataclass(frozen=True)
+class Measure:
+    """How much of a rank's lateness stalls of its thread cover; steps by position."""
+
+    steps: Sequence[int]
+    late: Sequence[int]
+    #: By step for how long, and by late step which share of the lateness.
+    covered: Mapping[int, int]
+    shares: Mapping[int, float]
+    #: The late steps of which they cover most.
+    well: Sequence[int]
+    control: Control | None
+    impact: float | None
+
+
+def _measure(
+    job: Job, rank: int, overlap: Overlap, steps: Sequence[int], limits: Rules
+) -> Measure:
+    """Measure the stalls in ``steps``; in all if none of them was late."""
+    late = sorted(set(job.late_at(rank)) & set(steps))
+    if not late:
+        late, steps = job.late_at(rank), range(len(job.steps))
+    covered = _covered(job, rank, steps, overlap.mine.spans)
+    shares = {
+        at: min(1.0, covered.get(at, 0) / job.steps[at].lateness(rank)) for at in late
+    }
+    well = [at for at, share in shares.items() if share >= limits.coverage]
+    impact = None
+    if well and job.median:
+        explained = [min(covered[at], job.steps[at].lateness(rank)) for at in well]
+        impact = statistics.fmean(explained) / job.median
+    control = _control(job, rank, steps, covered, limits)
+    return Measure(steps, late, covered, shares, well, control, impact)
+
+
+def _doubts(
+    job: Job, rank: int, part: Part, steps: Iterable[int], health: Health
+) -> list[str]:
+    """Why a claim on the stalls of ``part`` cannot be `explains`, in words."""
+    doubts = list(job.caps.get(rank, ()))
+    if job.unseen:
+        doubts.append(
+            f"a rank may have been later of which nothing came ({job.unseen})"
+        )
+    spans = _spans(job.steps[at].arrivals[rank] for at in steps)
+    for provider in dict.fromkeys(provider for _, provider in part.sources):
+        for sid, (begin, end) in spans.items():
+            doubts += health.of(sid, provider, begin, end)
+    return list(dict.fromkeys(doubts))
+
+
+def _level(
+    overlap: Overlap, measure: Measure, lacking: Sequence[str], highest: str
+) -> str:
+    """The level of a claim that lacks ``lacking`` to be of the highest."""
+    if not any(at in part.spans for part in overlap.parts for at in measure.late):
+        return "observed"
+    return "coincides" if lacking or highest != "explains" else "explains"
+
+
+def _lost(job: Job, rank: int, steps: Iterable[int], overlap: Overlap) -> int:
+    """How long the stalls lasted that a claim is about, together."""
+    if overlap.said is not overlap.kept:
+        return sum(_covered(job, rank, steps, overlap.said.spans).values())
+    lost = 0
+    for at in steps:
+        if spans := overlap.kept.spans.get(at):
+            # These had ended when the step began.
+            lost += union(spans, min(spans)[0], max(t1 for _, t1 in spans))
+    return lost
+
+
+def _say(rule: Class, overlap: Overlap, *, known: bool) -> str:
+    """The text of a claim; ``known`` is whether the late thread is known."""
+    part = overlap.said
+    if part is overlap.node:
+        return rule.say_node
+    if part is not overlap.process:
+        return rule.say
+    threads = "other threads" if known else "threads"
+    return filled(rule.say_process, {"threads": threads})
+
+
 def _finding(
     opened: duckdb.DuckDBPyConnection,
     job: Job,
@@ -521,53 +623,28 @@ def _finding(
     health: Health,
     limits: Rules,
 ) -> Finding:
-    rule = limits.classes[cls]
-    late, steps = job.late_at(rank), health.whole(job, rank)
-    if set(late) & set(steps):
-        late = sorted(set(late) & set(steps))
-    else:
-        steps = list(range(len(job.steps)))
-    covered = _covered(job, rank, steps, overlap.mine)
-    shares = {
-        at: min(1.0, covered.get(at, 0) / job.steps[at].lateness(rank)) for at in late
-    }
-    well = [at for at, share in shares.items() if share >= limits.coverage]
-    touched = [at for at in late if at in overlap.mine or at in overlap.others]
-    control = _control(job, rank, steps, covered, limits)
+    rule, part = limits.classes[cls], overlap.said
+    measure = _measure(job, rank, overlap, health.whole(job, rank), limits)
+    missing = _missing(job, measure.well, measure.control, limits)
+    doubts = _doubts(job, rank, part, measure.steps, health)
+    level = _level(overlap, measure, [*missing, *doubts], rule.highest)
+    lost = _lost(job, rank, measure.steps, overlap)
     first = job.steps[0].arrivals[rank]
-    caps = list(job.caps.get(rank, ()))
-    if job.unseen:
-        caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
-    spans = _spans(job.steps[at].arrivals[rank] for at in steps)
-    for provider in dict.fromkeys(provider for _, provider in overlap.sources):
-        for sid, (begin, end) in spans.items():
-            caps += health.of(sid, provider, begin, end)
-    caps = list(dict.fromkeys(caps))
-    missing = _missing(job, well, control, limits)
-    level = "observed"
-    if touched:
-        level = "coincides"
-        if not missing and not caps and rule.highest == "explains":
-            level = "explains"
-    impact = None
-    if well and job.median:
-        explained = [min(covered[at], job.steps[at].lateness(rank)) for at in well]
-        impact = statistics.fmean(explained) / job.median
-    lost = sum(covered.values())
-    away = sum(_covered(job, rank, steps, overlap.others).values())
-    cause = max(overlap.causes, key=overlap.causes.__getitem__, default="")
+    cause = max(part.causes, key=part.causes.__getitem__, default="")
     names = {
-        "ms": f"{(lost if overlap.threads else away) / 1e6:.1f}",
+        "ms": f"{lost / 1e6:.1f}",
         "cause": shown(cause) or "cause unknown",
-        "n": str(len(overlap.ids)),
-        "device": _most(overlap.devices) or "a device",
-        "cgroup": _group(opened, first.sid, overlap),
+        "n": str(len(part.ids)),
+        "device": _most(part.devices) or "a device",
+        "cgroup": _group(opened, first.sid, part),
     }
     severity = "note"
-    if level == "explains" and impact is not None and impact >= limits.warn:
-        severity = "high" if impact >= limits.high else "warn"
-    if any(map(rule.counts_once, overlap.causes)):
+    if level == "explains" and measure.impact and measure.impact >= limits.warn:
+        severity = "high" if measure.impact >= limits.high else "warn"
+    if any(rule.counts_once(cause) for each in overlap.parts for cause in each.causes):
         severity = "high"
+    shares = measure.shares.values()
+    known = any(step.arrivals[rank].tid is not None for step in job.steps)
     return Finding(
         id=digest(job.name + job.start, rank, first.sid, cls, cause).hex(),
         job=job.of,
@@ -578,20 +655,18 @@ def _finding(
         cause=cause,
         level=level,
         severity=severity,
-        coverage=statistics.median(shares.values()) if shares else None,
-        impact=impact,
-        n=len(overlap.ids),
+        coverage=statistics.median(shares) if shares else None,
+        impact=measure.impact,
+        n=len(part.ids),
         lost_ns=lost,
-        late=len(late),
-        covered=len(well),
-        control=control,
-        caps=tuple(caps if level == "coincides" and not missing else [*missing, *caps])
-        if level != "explains"
-        else (),
-        uncompared=health.uncompared(overlap.sources),
-        evidence=tuple(list(overlap.ids)[:5]),
-        steps=tuple(job.steps[at].number for at in well),
-        text=filled(rule.say if overlap.threads else rule.say_node, names),
+        late=len(measure.late),
+        covered=len(measure.well),
+        control=measure.control,
+        caps=() if level == "explains" else (*missing, *doubts),
+        uncompared=health.uncompared(part.sources),
+        evidence=tuple(list(part.ids)[:5]),
+        steps=tuple(job.steps[at].number for at in measure.well),
+        text=filled(_say(rule, overlap, known=known), names),
         fix=filled(rule.fix, names),
         doc=rule.doc,
         not_said=rule.not_said,
@@ -654,10 +729,10 @@ def _most(counted: Mapping[str, int]) -> str:
     return shown(max(counted, key=counted.__getitem__)) if counted else ""
 
 
-def _group(opened: duckdb.DuckDBPyConnection, sid: str, overlap: Overlap) -> str:
-    if not overlap.groups:
+def _group(opened: duckdb.DuckDBPyConnection, sid: str, part: Part) -> str:
+    if not part.groups:
         return "a group that is not known"
-    number = max(overlap.groups, key=overlap.groups.__getitem__)
+    number = max(part.groups, key=part.groups.__getitem__)
     row: Any = opened.execute(
         "SELECT path FROM cgroup WHERE sid = ? AND cgroup_id = ?", [sid, number]
     ).fetchone()

@@ -321,7 +321,7 @@ def _cell(
     y, left = float(base), lateness
     span = max(1, arrival.enter - arrival.since)
     for cls in schema.CLASSES:
-        intervals = overlaps.get(cls, Overlap()).mine.get(at, [])
+        intervals = overlaps.get(cls, Overlap()).mine.spans.get(at, [])
         if not intervals:
             continue
         used.add(cls)

@@ -16,6 +16,8 @@ class Class:
     """Texts of claims about one class: claim, remedy, and what is not claimed."""
 
     say: str
+    #: The claim where it was not the late thread, but others of its process.
+    say_process: str
     #: The claim where it is not known which thread it was.
     say_node: str
     fix: str
@@ -63,6 +65,7 @@ def rules() -> Rules:
         classes={
             name: Class(
                 say=entry["say"],
+                say_process=entry.get("say-process", entry["say"]),
                 say_node=entry.get("say-node", entry["say"]),
                 fix=entry["fix"],
                 doc=entry["doc"],
