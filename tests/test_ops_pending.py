@@ -8,11 +8,22 @@ import time
 from pathlib import Path
 
 import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from kstall_node import record
 from kstall_node.facts import Facts
 from kstall_node.host import Host
-from kstall_ops import cli, explain, page, pending, recording, seal, store, wording
+from kstall_ops import (
+    cli,
+    explain,
+    page,
+    pending,
+    recording,
+    seal,
+    store,
+    timeline,
+    wording,
+)
 from node_root import Node as FileNode
 from recordings import BEGAN, MS, QUEUES, SECOND, Node, Training, restarted
 from test_ops_explain import report
@@ -79,6 +90,25 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     page.write(tmp_path / "s.duckdb", made, tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text()
     assert "hangs in step 30" in text and "no end seen" in text
+
+
+@pytest.mark.parametrize(("after", "seconds"), [(-SECOND, None), (MS, 3)])
+def test_an_absent_one_is_in_a_stall_for_as_long_as_that_is_known(
+    tmp_path: Path, after: int, seconds: int | None
+) -> None:
+    """If it has gone on since, not at all; else until the provider was suspended."""
+    nodes = hanging()
+    last = _last(nodes[1])
+    nodes[1].event(last + after, 0, 4000, "throttle_in", cgroup=77, task=4000)
+    reason = "suspended throttle/fprobe"
+    nodes[1].fact("loss", t0=last + MS + 3 * SECOND, t1=None, n=None, reason=reason)
+    (absent,) = report(tmp_path, nodes).hung[0].absent
+    if seconds is None:
+        assert absent.cls is None and "not in kernel events" in absent.text
+    else:
+        assert absent.coverage == seconds * SECOND / absent.age_ns
+        assert absent.text.startswith("the thread lost 3000.0 ms to the CPU quota of ")
+        assert absent.caps == (f"records were lost meanwhile ({reason})",)
 
 
 def test_a_rank_that_computes_for_ever_is_not_in_kernel_events(tmp_path: Path) -> None:
@@ -309,6 +339,19 @@ def test_what_is_open_has_its_length_on_the_timeline(tmp_path: Path) -> None:
     assert cli.main(words) == 0
     _, rows, _ = store.query(tmp_path / "s.duckdb", store.NAMED["open"])
     assert [row[4] for row in rows] == [40]
+
+
+def test_on_the_timeline_it_ends_when_its_thread_goes_on(tmp_path: Path) -> None:
+    node = Node()
+    node.event(BEGAN + SECOND, 0, 40, "throttle_in", cgroup=77, task=40)
+    node.mark(BEGAN + 9 * SECOND, 40, 1, "enter")
+    report(tmp_path, [node])
+    timeline.write(tmp_path / "s.duckdb", tmp_path / "t")
+    trace = pb.Trace.FromString((tmp_path / "t").read_bytes())
+    events = [packet for packet in trace.packet if packet.HasField("track_event")]
+    assert events[0].track_event.name == "throttle: quota (no end seen)"
+    begin, end = (packet.timestamp for packet in events)
+    assert end - begin == 8 * SECOND
 
 
 # -- a recording that goes on -------------------------------------------------------

@@ -25,10 +25,12 @@ from .missing import Missing
 from .order import Rival
 from .recording import digest
 from .rules import Class, Rules
-from .straggler import Arrival, Job, Step, chance, union
+from .straggler import Arrival, Job, Step, chance, ranks_named, union
 
 #: With less coverage than that, most of the lateness has another cause.
 _MOST = 0.5
+#: The end of a stall that lasts for as long as anything is known.
+LASTING = (1 << 63) - 1
 LEVELS = ("observed", "coincides", "explains")
 
 _OVERLAPS = """
@@ -37,7 +39,7 @@ WITH windows AS (SELECT unnest(?::STRUCT(
     w1 BIGINT)[], recursive := true))
 SELECT w.rank, w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
     coalesce(s.tid = w.tid, false) AS mine, s.tgid IS NOT NULL AS joined,
-    coalesce(s.t0, s.t1), coalesce(s.t1, 9223372036854775807), s.id, s.provider
+    coalesce(s.t0, s.t1), s.t1, s.id, s.provider
 FROM windows w JOIN stall s ON s.sid = w.sid
 WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
     AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
@@ -50,6 +52,14 @@ SELECT sid, tgid, cgroup_id FROM own
 UNION SELECT own.sid, own.tgid, above.cgroup_id
 FROM own JOIN cgroup below USING (sid, cgroup_id) JOIN cgroup above ON
     above.sid = own.sid AND starts_with(below.path, rtrim(above.path, '/') || '/')
+"""
+# When the thread of a stall without an end did something else.
+_UNENDED = """
+SELECT s.id, s.sid, s.provider, s.t0, min(m.t) FROM stall s LEFT JOIN (
+    SELECT sid, tid, t FROM mark UNION ALL SELECT sid, tid, t - bound FROM collective
+) m ON m.sid = s.sid AND m.tid = s.tid AND m.t > s.t0
+    AND list_contains(?::VARCHAR[], s.class)
+WHERE s.t1 IS NULL AND s.t0 IS NOT NULL GROUP BY ALL
 """
 #: Losses of a single provider, which the recorder names in the reason.
 _CUT = re.compile(r"(?:threshold|suspended|refused) (\S+)")
@@ -131,14 +141,26 @@ class Straggler:
         return any(finding.level == "explains" for finding in self.findings)
 
 
+@dataclass(frozen=True)
+class Slowed:
+    """That all ranks lose time to one class of stalls."""
+
+    #: The least share of the median step that any rank loses.
+    share: float
+    #: What is wrong with these records, and those of which ranks.
+    caps: tuple[str, ...]
+    #: Whether the share may be less because of that: losses only make it more.
+    doubtful: bool
+
+
 @dataclass
 class Verdict:
     """The result for one job."""
 
     job: Job
     stragglers: list[Straggler] = field(default_factory=list)
-    #: class -> least share of the median step that any rank loses to it.
-    slowed: dict[str, float] = field(default_factory=dict)
+    #: By class.
+    slowed: dict[str, Slowed] = field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -162,12 +184,20 @@ class Health:
     missing: Sequence[Missing] = ()
     #: By session, the providers of which an oracle has a verdict.
     compared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: By id of a stall without an end, up to when it is known to have lasted: then its
+    #: thread went on, or its end may have been among what was lost.
+    seen: Mapping[int, int] = field(default_factory=dict)
 
-    def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
-        """Why claims from ``provider`` between two times cannot be `explains`."""
+    def damaged(self, sid: str, provider: str) -> list[str]:
+        """Why what ``provider`` recorded may be wrong."""
         caps = list(self.caps.get(sid, ()))
         if any(_is_of(provider, name) for name in self.refused.get(sid, ())):
             caps.append(f"its oracle disagrees with {shown(provider)}")
+        return caps
+
+    def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
+        """Why claims from ``provider`` between two times cannot be `explains`."""
+        caps = self.damaged(sid, provider)
         lost = {
             reason
             for t0, t1, reason in self.losses.get(sid, ())
@@ -205,6 +235,26 @@ class Health:
         ]
 
 
+def seen(
+    opened: duckdb.DuckDBPyConnection,
+    losses: Mapping[str, Sequence[tuple[int, int, str]]],
+    limits: Rules,
+) -> dict[int, int]:
+    """`Health.seen`, as far as only these ``losses`` may have ends of stalls."""
+    blocks = [name for name, rule in limits.classes.items() if rule.blocks]
+    ends = {}
+    for id_, sid, provider, t0, went_on in opened.execute(
+        _UNENDED, [blocks]
+    ).fetchall():
+        lost = [
+            max(t0, begin)
+            for begin, end, reason in losses.get(sid, ())
+            if end > t0 and _concerns(reason, provider)
+        ]
+        ends[id_] = min([*lost, LASTING if went_on is None else went_on])
+    return ends
+
+
 def _overlaps(arrival: Arrival, spans: Mapping[int, int]) -> bool:
     assert arrival.since is not None
     since, end = arrival.since, arrival.exit
@@ -215,6 +265,11 @@ def _is_of(provider: str, source: str) -> bool:
     """Whether a provider belongs to ``source``, by its name."""
     rest = provider.removeprefix(source)
     return provider.startswith(source) and rest[:1] in ("", "+", "/")
+
+
+def is_cut(reason: str) -> bool:
+    """Whether it is no loss by chance, but all of a provider, or what is shorter."""
+    return _CUT.match(reason) is not None
 
 
 def _concerns(reason: str, provider: str) -> bool:
@@ -267,15 +322,17 @@ def judge(
     verdict = Verdict(job)
     if len(job.ranks) < 2 or not job.steps:
         return verdict
-    _discount(opened, job, limits)
+    _discount(opened, job, health, limits)
     late = {rank: steps for rank in job.ranks if (steps := job.late(rank))}
     total = sum(map(len, late.values()))
     suspects = [rank for rank, steps in late.items() if len(steps) >= limits.late_steps]
     # Looking at all ranks takes long, so only if all of them may be slowed.
     everybody = _all_may_be_slowed(opened, job, limits)
-    overlaps = overlaps_of(opened, job, job.ranks if everybody else suspects)
+    ranks = job.ranks if everybody else suspects
+    overlaps = overlaps_of(opened, job, ranks, health.seen)
     if everybody:
-        verdict.slowed = _slowed(job, overlaps, limits)
+        verdict.slowed = _slowed(job, overlaps, health, limits)
+    all_slowed = not all(slowed.doubtful for slowed in verdict.slowed.values())
     level = limits.p / len(job.ranks)
     for rank in suspects:
         steps = late[rank]
@@ -302,7 +359,7 @@ def judge(
         # often than by chance, or for longer, or its lateness is explained by something
         # that does not slow all ranks.
         often = chance(len(steps), total, len(job.ranks)) < level
-        explained = straggler.explained and not verdict.slowed
+        explained = straggler.explained and not all_slowed
         if often or explained or job.run(rank) < level:
             verdict.stragglers.append(straggler)
             if deleted := len(job.steps) - len(health.whole(job, rank)):
@@ -315,10 +372,14 @@ def judge(
 
 
 def overlaps_of(
-    opened: duckdb.DuckDBPyConnection, job: Job, ranks: Iterable[int]
+    opened: duckdb.DuckDBPyConnection,
+    job: Job,
+    ranks: Iterable[int],
+    seen: Mapping[int, int],
 ) -> dict[int, dict[str, Overlap]]:
     """By rank and class, the stalls that overlap the time between its collectives.
 
+    ``seen`` is `Health.seen`.
     That includes stalls of its node without a thread: a message from a device may
     concern any rank, and the quota of a group those in it.
     """
@@ -336,6 +397,9 @@ def overlaps_of(
         arrival = job.steps[at].arrivals[rank]
         since = arrival.since
         assert since is not None
+        t1 = seen.get(id_, LASTING) if t1 is None else t1
+        if t1 <= since - job.limit:
+            continue
         mine_or_above = groups.get((arrival.sid, arrival.tgid), {group})
         if not (joined or group is None or group in mine_or_above):
             continue
@@ -377,7 +441,9 @@ def _window(arrival: Arrival, at: int, before: int | None = None) -> dict[str, A
     }
 
 
-def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> None:
+def _discount(
+    opened: duckdb.DuckDBPyConnection, job: Job, health: Health, limits: Rules
+) -> None:
     """In steps with a late rank, note which threads were stalled in the collective.
 
     A thread that is stalled when others leave seems to wait longer than it did, and
@@ -398,7 +464,8 @@ def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> Non
         return
     stalled: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for row in opened.execute(_OVERLAPS, [windows]).fetchall():
-        rank, at, cls, _, _, _, mine, _, t0, t1, _, _ = row
+        rank, at, cls, _, _, _, mine, _, t0, t1, id_, _ = row
+        t1 = health.seen.get(id_, LASTING) if t1 is None else t1
         if mine and limits.classes[cls].blocks:
             stalled.setdefault((at, rank), []).append((t0, t1))
     for at in {at for at, _ in stalled}:
@@ -462,22 +529,39 @@ def _all_may_be_slowed(
 
 
 def _slowed(
-    job: Job, overlaps: Mapping[int, Mapping[str, Overlap]], limits: Rules
-) -> dict[str, float]:
+    job: Job,
+    overlaps: Mapping[int, Mapping[str, Overlap]],
+    health: Health,
+    limits: Rules,
+) -> dict[str, Slowed]:
     """Classes to which all ranks lose a large and about equal share of their steps."""
     slowed = {}
     for cls in {cls for overlap in overlaps.values() for cls in overlap}:
+        parts = {rank: overlaps[rank].get(cls, Overlap()).mine for rank in job.ranks}
         shares = []
-        for rank in job.ranks:
-            overlap = overlaps[rank].get(cls, Overlap())
+        for rank, part in parts.items():
             lost = sum(
                 covered_of(job.steps[at], rank, intervals)
-                for at, intervals in overlap.mine.spans.items()
+                for at, intervals in part.spans.items()
             )
             shares.append(lost / (job.median * len(job.steps)))
         if min(shares) >= limits.slowed and min(shares) >= max(shares) / 2:
-            slowed[cls] = min(shares)
+            doubtful = any(
+                health.damaged(*source)
+                for part in parts.values()
+                for source in part.sources
+            )
+            slowed[cls] = Slowed(min(shares), _caps(job, parts, health), doubtful)
     return slowed
+
+
+def _caps(job: Job, parts: Mapping[int, Part], health: Health) -> tuple[str, ...]:
+    """What is wrong with the records of each rank's part, and the ranks."""
+    ranks: dict[str, list[int]] = {}
+    for rank, part in parts.items():
+        for text in _wrong(job, rank, part, range(len(job.steps)), health):
+            ranks.setdefault(text, []).append(rank)
+    return tuple(f"{ranks_named(those)}: {text}" for text, those in ranks.items())
 
 
 def _control(
@@ -566,20 +650,16 @@ def _measure(
     return Measure(steps, late, covered, shares, well, control, impact)
 
 
-def _doubts(
+def _wrong(
     job: Job, rank: int, part: Part, steps: Iterable[int], health: Health
 ) -> list[str]:
-    """Why a claim on the stalls of ``part`` cannot be `explains`, in words."""
-    doubts = list(job.caps.get(rank, ()))
-    if job.unseen:
-        doubts.append(
-            f"a rank may have been later of which nothing came ({job.unseen})"
-        )
+    """What is wrong with the records of ``part`` in ``steps``, or with the rank."""
+    wrong = list(job.caps.get(rank, ()))
     spans = _spans(job.steps[at].arrivals[rank] for at in steps)
     for provider in dict.fromkeys(provider for _, provider in part.sources):
         for sid, (begin, end) in spans.items():
-            doubts += health.of(sid, provider, begin, end)
-    return list(dict.fromkeys(doubts))
+            wrong += health.of(sid, provider, begin, end)
+    return list(dict.fromkeys(wrong))
 
 
 def _level(
@@ -626,7 +706,10 @@ def _finding(
     rule, part = limits.classes[cls], overlap.said
     measure = _measure(job, rank, overlap, health.whole(job, rank), limits)
     missing = _missing(job, measure.well, measure.control, limits)
-    doubts = _doubts(job, rank, part, measure.steps, health)
+    doubts = _wrong(job, rank, part, measure.steps, health)
+    if job.unseen:
+        text = f"a rank may have been later of which nothing came ({job.unseen})"
+        doubts.append(text)
     level = _level(overlap, measure, [*missing, *doubts], rule.highest)
     lost = _lost(job, rank, measure.steps, overlap)
     first = job.steps[0].arrivals[rank]

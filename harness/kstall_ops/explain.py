@@ -35,7 +35,6 @@ from .runs import NAME, TABLE, Runs, runs
 from .straggler import Job
 from .window import ALL, Window, wall
 
-_FAR = (1 << 63) - 1
 #: How many process groups without a late rank are named.
 _GROUPS = 4
 #: Making the table takes as long as `explain`, so it is made only for such queries.
@@ -161,6 +160,8 @@ class Report:
     missing: list[Missing] = field(default_factory=list)
     #: The time that it is limited to.
     asked: Window = ALL
+    #: `Health.seen`.
+    seen: Mapping[int, int] = field(default_factory=dict)
 
 
 def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
@@ -209,6 +210,7 @@ def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
             remarks=remarks,
             missing=list(health.missing),
             asked=asked,
+            seen=health.seen,
         )
     result.remarks += _unknown(result, jobs)
     return result
@@ -239,7 +241,8 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     for sid, t0, t1, reason in opened.execute(
         "SELECT sid, t0, t1, reason FROM loss"
     ).fetchall():
-        begin, end = (-_FAR if t0 is None else t0), (_FAR if t1 is None else t1)
+        begin = -chains.LASTING if t0 is None else t0
+        end = chains.LASTING if t1 is None else t1
         losses.setdefault(sid, []).append((begin, end, reason or "unknown"))
     gone = missing.read(opened)
     boots = dict(opened.execute("SELECT sid, boot_id FROM session").fetchall())
@@ -267,6 +270,7 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         unrecorded=_unrecorded(opened),
         missing=gone,
         compared={sid: frozenset(providers) for sid, providers in compared.items()},
+        seen=chains.seen(opened, losses, rules()),
     )
     remarks = [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
     return health, [*remarks, *_left_out(opened)]
@@ -537,7 +541,8 @@ def as_json(report: Report) -> dict[str, Any]:
                 "median_step_ns": verdict.job.median,
                 "late_from_ns": verdict.job.limit,
                 "verdict": verdict.outcome,
-                "slowed": verdict.slowed,
+                "slowed": {cls: row.share for cls, row in verdict.slowed.items()},
+                "slowed_caps": {cls: row.caps for cls, row in verdict.slowed.items()},
                 "remarks": verdict.job.remarks,
                 "stragglers": [_straggler_json(s) for s in verdict.stragglers],
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -45,7 +45,8 @@ def write(path: Path, report: Report, output: Path) -> None:
         hung = {hang.job for hang in report.hung}
         rest, quiet = wording.arranged(report)
         for verdict in rest:
-            parts.append(_verdict(verdict, opened, hangs=verdict.job.name in hung))
+            hangs = verdict.job.name in hung
+            parts.append(_verdict(verdict, report.seen, opened, hangs=hangs))
         parts += _quiet(quiet)
         parts += _open(report)
         parts += _incidents(report)
@@ -126,7 +127,11 @@ def _open(report: Report) -> list[str]:
 
 
 def _verdict(
-    verdict: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool
+    verdict: Verdict,
+    seen: Mapping[int, int],
+    opened: duckdb.DuckDBPyConnection,
+    *,
+    hangs: bool,
 ) -> str:
     job = verdict.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
@@ -138,11 +143,13 @@ def _verdict(
         text = f"{text[0].upper()}{text[1:]} was a straggler."
         parts.append(f'<div class="card">{text}</div>')
     every = "each of these ranks" if job.partial else "every rank"
-    for cls, share in sorted(verdict.slowed.items()):
+    for cls, slowed in sorted(verdict.slowed.items()):
         none = "" if verdict.stragglers else ", no straggler"
+        caps = _list(("doubtful, as", cap) for cap in slowed.caps)
         parts.append(
             f'<div class="card warn"><span class="level">All slowed{none}</span>: '
-            f"{every} loses {share:.0%} or more of its time to {_text(cls)}.</div>"
+            f"{every} loses {slowed.share:.0%} or more of its time to {_text(cls)}."
+            f"{caps if slowed.caps else ''}</div>"
         )
     for late in verdict.stragglers:
         parts.append(
@@ -160,7 +167,7 @@ def _verdict(
             parts.append(f'<div class="card">Cause: {cause}.</div>')
         parts += [_finding(finding) for finding in late.findings]
     if job.steps and len(job.ranks) > 1:
-        parts.append(_lateness(verdict, opened))
+        parts.append(_lateness(verdict, seen, opened))
     return "".join(parts)
 
 
@@ -222,7 +229,9 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _lateness(verdict: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
+def _lateness(
+    verdict: Verdict, seen: Mapping[int, int], opened: duckdb.DuckDBPyConnection
+) -> str:
     """A lane for each rank: bars of lateness, and below each the thread's stalls."""
     job = verdict.job
     late = [straggler.rank for straggler in verdict.stragglers]
@@ -239,7 +248,7 @@ def _lateness(verdict: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     cell = 100 / len(steps)
     used: set[str] = set()
     height = _HEAD + len(ranks) * _LANE
-    overlaps = chains.overlaps_of(opened, job, ranks)
+    overlaps = chains.overlaps_of(opened, job, ranks, seen)
     lanes: list[str] = []
     names: list[str] = []
     for row, rank in enumerate(ranks):

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from . import missing
-from .chains import Health, filled, without
+from .chains import Health, filled, is_cut, seen, without
 from .errors import shown
 from .rules import Rules
 from .runs import Worlds
@@ -57,7 +57,7 @@ SELECT DISTINCT boot_id, pid, starttime, sid FROM proc JOIN session USING (sid)
 WHERE pid = tgid AND starttime IS NOT NULL ORDER BY ALL
 """
 _OF_THREAD = """
-SELECT s.class, coalesce(s.cause, ''), s.t0, coalesce(s.t1, ?), s.t1 IS NULL,
+SELECT s.class, coalesce(s.cause, ''), s.t0, coalesce(s.t1, ?), s.t1 IS NULL, s.id,
     s.provider, s.device, g.path, s.cgroup_id
 FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
 WHERE s.sid = ? AND s.tid = ? AND s.t0 IS NOT NULL AND coalesce(s.t1, ?) > ?
@@ -235,6 +235,12 @@ def hung(
         last = _Last(rank, sid, sids, tid, step, nth, phase, t, end - t, gone, world)
         marks.setdefault(job, []).append(last)
     medians = {job.name: job.median for job in jobs}
+    # That an end may be among other losses is said, and the stall counts all the same.
+    cuts = {
+        sid: [loss for loss in losses if is_cut(loss[2])]
+        for sid, losses in health.losses.items()
+    }
+    ends = seen(opened, cuts, limits)
     hung = []
     for job, each in marks.items():
         limit = max(limits.open_min_ns, int(limits.hung_steps * medians.get(job, 0)))
@@ -260,7 +266,8 @@ def hung(
                 waiting=tuple(last.rank for last in waiting),
                 waited_ns=waited,
                 absent=tuple(
-                    _absent(opened, last, until, health, limits) for last in absent
+                    _absent(opened, last, until, ends, health, limits)
+                    for last in absent
                 ),
                 unknown=tuple(last.rank for last in behind if last.age < limit),
                 silent=silent,
@@ -274,6 +281,7 @@ def _absent(
     opened: duckdb.DuckDBPyConnection,
     last: _Last,
     until: Mapping[str, int],
+    ends: Mapping[int, int],
     health: Health,
     limits: Rules,
 ) -> Absent:
@@ -283,7 +291,11 @@ def _absent(
     for sid in sorted(last.sids, key=until.__getitem__):
         end = until[sid]
         rows = opened.execute(_OF_THREAD, [end, sid, last.tid, end, last.t])
-        for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
+        for row in rows.fetchall():
+            cls, cause, t0, t1, is_open, id_, provider, device, *group = row
+            t1 = min(t1, ends.get(id_, t1))
+            if t1 <= last.t:
+                continue
             spans.setdefault(cls, []).append((t0, t1))
             newest[cls] = (cause, is_open, sid, provider, device, group)
     end = last.t + last.age

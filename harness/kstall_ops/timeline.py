@@ -8,7 +8,7 @@ one process of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +36,7 @@ def write(path: Path, output: Path, job: str | None = None) -> int:
         store.reading(path) as opened,
         draft.open("wb") as file,
     ):
-        writer = _Writer(file, opened)
+        writer = _Writer(file, opened, report.seen)
         for verdict in report.verdicts:
             writer.job(verdict)
         writer.stalls()
@@ -44,9 +44,14 @@ def write(path: Path, output: Path, job: str | None = None) -> int:
 
 
 class _Writer:
-    def __init__(self, file: IO[bytes], opened: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        opened: duckdb.DuckDBPyConnection,
+        seen: Mapping[int, int],
+    ) -> None:
         self.packets = 0
-        self._file, self._opened = file, opened
+        self._file, self._opened, self._seen = file, opened, seen
         rows = opened.execute("SELECT sid, node, began FROM session").fetchall()
         self._nodes = {sid: node for sid, node, _ in rows}
         self._began = {sid: began for sid, _, began in rows}
@@ -186,7 +191,8 @@ class _Writer:
             process = f"stalls of process {tgid}" if tgid is not None else "devices"
             lanes: list[tuple[int, int]] = []
             for cause, device, provider, id_, t0, t1 in group:
-                end = t1 if t1 is not None else max(t0, self._until[sid])
+                until = min(self._until[sid], self._seen.get(id_, self._until[sid]))
+                end = t1 if t1 is not None else max(t0, until)
                 begin = self._when(sid, t0 if t0 is not None else end)
                 stop = max(begin, self._when(sid, end))
                 # Slices of one track must nest: stalls that overlap get another track.
@@ -197,7 +203,7 @@ class _Writer:
                 heapq.heappush(lanes, (stop, lane))
                 name = cls if not lane else f"{cls} {lane + 1}"
                 track = self._track(self._node(sid), process, who, name)
-                open_end = "" if t1 is not None else " (not ended)"
+                open_end = "" if t1 is not None else " (no end seen)"
                 self._slice(
                     track,
                     begin,

@@ -208,11 +208,12 @@ def _job_text(verdict: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
             "of them, or none more often than by chance"
         )
     every = "each of these ranks" if job.partial else "every rank"
-    for cls, share in sorted(verdict.slowed.items()):
+    for cls, slowed in sorted(verdict.slowed.items()):
         lines.append(
             f"  all slowed{'' if verdict.stragglers else ', no straggler'}: {every} "
-            f"loses {share:.0%} or more of its time to {cls}"
+            f"loses {slowed.share:.0%} or more of its time to {cls}"
         )
+        lines += [f"    doubtful, as {cap}" for cap in slowed.caps]
     for late in verdict.stragglers:
         lines.append(
             f"  straggler: rank {late.rank} on {shown(late.node)}, "
