@@ -81,6 +81,37 @@ def test_by_realtime() -> None:
     assert not made["b"].known
 
 
+@pytest.mark.parametrize(("later", "method"), [(S, "ping"), (3600 * S, "adjtimex")])
+def test_pings_of_a_later_pull_displace_no_closer_bounds(
+    later: int, method: str
+) -> None:
+    """A copy that was fetched has two pings, which tell little of an hour before."""
+    rows: Rows = []
+    for sid, ahead in (("a", 0), ("b", 9 * S)):
+        for at in range(10):
+            t = ahead + at * 10 * S
+            rows.append((sid, t, t - ahead + 7 * S, None, None, 3_000_000, "adjtimex"))
+        for t in (ahead + 90 * S + later, ahead + 91 * S + later):
+            rows.append((sid, t, None, "c", -ahead, 200_000, "ping"))
+    steps = shared({"a": 88 * S, "b": 97 * S}, steps=2)
+    made = align.clocks(["a", "b"], rows, steps, {"a": "x", "b": "y"})
+    for sid, ahead in (("a", 0), ("b", 9 * S)):
+        assert made[sid].method == method
+        t, error = made[sid].at(ahead + 89 * S)
+        assert t - 89 * S == (0 if method == "ping" else 7 * S)
+        assert error < 10_000_000
+
+
+def test_a_node_whose_clock_is_far_off_leaves_the_others_theirs() -> None:
+    rows: Rows = []
+    for sid, bound in (("a", 1_000_000), ("b", 2_000_000), ("c", 16 * S)):
+        rows.append((sid, S, 9 * S, None, None, bound, "adjtimex"))
+        rows.append((sid, 1000 * S, None, "x", 0, 1000, "ping"))
+    steps = shared({"a": 0, "b": 0, "c": 0}, steps=2)
+    made = align.clocks(["a", "b", "c"], rows, steps, {sid: sid for sid in "abc"})
+    assert [made[sid].method for sid in "abc"] == ["adjtimex"] * 3
+
+
 @pytest.mark.parametrize("count", [2, 3, 20])
 @pytest.mark.parametrize("by", [0, SLEW, -S, 3600 * S])
 def test_a_clock_that_was_set_meanwhile_is_not_aligned(count: int, by: int) -> None:

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The clocks of nodes on one scale, each with a bound, and what the bound forbids.
 
-There are three methods, and the first for which all nodes have data is used: pings
-through the agent's pipe (the shortest for each peer; half its round trip bounds the
-error), CLOCK_REALTIME with adjtimex's error, and shared collectives: no rank leaves an
-all-reduce before the last has entered it, which bounds the offset from both sides.
-Collectives also refute the other two methods.
+There are three methods: pings through the agent's pipe (the shortest for each peer;
+half its round trip bounds the error), CLOCK_REALTIME with adjtimex's error, and shared
+collectives: no rank leaves an all-reduce before the last has entered it, which bounds
+the offset from both sides.  Each has a scale of its own, so one is used for all nodes:
+of the first two that which bounds most of them more closely, of those for which all
+nodes have data, else the third.  Collectives also refute the other two methods.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -91,7 +94,9 @@ def clocks(
     """
     pings: dict[str, dict[str, list[Point]]] = {}
     real: dict[str, list[Point]] = {}
+    times: dict[str, list[int]] = {}
     for sid, t, t_real, peer, offset, bound, method in rows:
+        times.setdefault(sid, []).append(t)
         if method == "ping" and peer and offset is not None and bound is not None:
             pings.setdefault(peer, {}).setdefault(sid, []).append(
                 Point(t, offset, bound)
@@ -106,11 +111,28 @@ def clocks(
         ("ping", points) for _, points in sorted(pings.items())
     ]
     ways.append(("adjtimex", real))
-    for method, points in ways:
-        if everyone <= points.keys():
-            aligned = {sid: _clock(sid, method, points[sid]) for sid in sids}
-            return _refuted(aligned, shared)
-    return _by_collectives(sids, shared)
+    made = [
+        {sid: _clock(sid, method, points[sid]) for sid in sids}
+        for method, points in ways
+        if everyone <= points.keys()
+    ]
+    if not made:
+        return _by_collectives(sids, shared)
+    asked: dict[str, list[int]] = {}
+    for collective in shared:
+        asked.setdefault(collective.sid, []).append(collective.enter)
+    times |= asked
+    return _refuted(min(made, key=lambda aligned: _usual(aligned, times)), shared)
+
+
+def _usual(clocks: Mapping[str, Clock], times: Mapping[str, Sequence[int]]) -> float:
+    """The largest bound at the ``times`` of a session, for most of the sessions."""
+    return statistics.median_high(
+        max(clock.at(t)[1] for t in (min(times[sid]), max(times[sid])))
+        if clock.points
+        else math.inf
+        for sid, clock in clocks.items()
+    )
 
 
 def _clock(sid: str, method: str, points: list[Point]) -> Clock:
