@@ -56,6 +56,14 @@ FORMATS = {
     "ras/aer_event": format_text(
         "aer_event", 2004, [("__data_loc char[] dev_name", 4), ("int severity", 4)]
     ),
+    "pci/pcie_aer_msg": format_text(
+        "pcie_aer_msg",
+        2007,
+        [
+            *(("__data_loc char[] port_name", 4), ("int domain", 4)),
+            *(("u32 root_status", 4), ("u32 err_src", 4), ("u32 dropped", 4)),
+        ],
+    ),
     "rdma_core/qp_async_event": format_text("qp_async_event", 2005, [("int event", 4)]),
     "rdma_core/cq_wc_error": format_text("cq_wc_error", 2006, [("u32 status", 4)]),
 }
@@ -84,6 +92,7 @@ PROVIDERS: list[dict[str, Any]] = [
         "end": "ras:aer_event",
         "tid": None,
         "device": "dev_name",
+        "join_key": "dev_name",
         "cause": {"field": "severity", "values": {"0": "correctable", "1": "fatal"}},
     },
 ]
@@ -108,6 +117,13 @@ RDMA: list[dict[str, Any]] = [
         "value1": "status",
         "cause": "completion with an error",
     },
+]
+#: Messages that Root Ports received, as the recorder describes them.
+MESSAGES: list[dict[str, Any]] = [
+    {"provider": f"pci:pcie_aer_msg+{spec['suffix']}", "class": "aer", **spec}
+    for source in catalogue.of("aer")
+    if source.name == "pci:pcie_aer_msg"
+    for spec in source.specs
 ]
 
 

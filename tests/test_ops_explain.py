@@ -19,6 +19,7 @@ from kstall_ops import (
     align,
     chains,
     cli,
+    decode,
     errors,
     explain,
     order,
@@ -33,6 +34,7 @@ from kstall_ops import (
 from kstall_ops.rules import rules
 from recordings import (
     BEGAN,
+    MESSAGES,
     MS,
     PROVIDERS,
     QUEUES,
@@ -682,6 +684,54 @@ def test_messages_of_a_device_never_explain(tmp_path: Path) -> None:
     (finding,) = late.findings
     assert (finding.cls, finding.level) == ("aer", "coincides")
     assert "01:00.0" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("status", "err_src", "sender"),
+    [
+        # Correctable: the lower half.  Else the upper one: the lower is an older one's.
+        (0x01, 0x0B01_0208, "0001:02:01.0"),
+        (0x24, 0x0B01_0208, "0001:0b:00.1"),
+        # Of more messages it is not known who sent them.
+        (0x02, 0x0B01_0208, "a device at or below 0001:00:01.0"),
+    ],
+)
+def test_messages_are_of_the_device_that_sent_them(
+    tmp_path: Path, status: int, err_src: int, sender: str
+) -> None:
+    """The record names the Root Port, which only received them."""
+    busy = Training(extra=lambda rank, step: 60 * MS if rank == 2 and step >= 30 else 0)
+    nodes = busy.nodes()
+    nodes[2].providers = MESSAGES
+    port: dict[str, Member] = {"port_name": "0001:00:01.0", "domain": 1, "dropped": 0}
+    for one in list(nodes[2].events):
+        if one[3] == "print" and "phase=enter" in str(one[4]["buf"]):
+            message = port | {"root_status": status, "err_src": err_src}
+            nodes[2].event(one[0] - 30 * MS, 0, 9, "pcie_aer_msg", **message)
+    # Of another device there are more in all, but fewer from any one.
+    for at in range(60):
+        message = port | {"root_status": 0x01, "err_src": 0x300 + at}
+        nodes[2].event(BEGAN + SECOND + at * MS, 0, 9, "pcie_aer_msg", **message)
+    late = verdict(report(tmp_path, nodes)).stragglers
+    (finding,) = next(one for one in late if one.rank == 2).findings
+    assert finding.text == f"at least 59 error messages from {sender}"
+    assert finding.fix == f"look at link and slot of {sender}"
+
+
+def test_who_sent_a_fatal_error_is_said_on_one_occurrence(tmp_path: Path) -> None:
+    node = Node(providers=MESSAGES)
+    port: dict[str, Member] = {"port_name": "0000:00:01.0", "domain": 0, "dropped": 0}
+    for at, bus in enumerate((2, 2, 3)):
+        message = port | {"root_status": 0x54, "err_src": bus << 24}
+        node.event(BEGAN + at * MS, 0, 9, "pcie_aer_msg", **message)
+    said = [(bad.device, bad.n) for bad in report(tmp_path, [node]).incidents]
+    assert said == [("0000:02:00.0", 2), ("0000:03:00.0", 1)]
+
+
+@pytest.mark.parametrize("sender", [3, ["a", "b"], ["a", "b", 64], ["a", 1, 0], "abc"])
+def test_a_sender_that_is_none(sender: Any) -> None:
+    with pytest.raises(ValueError, match="sender is "):
+        decode.Provider.read(MESSAGES[0] | {"sender": sender})
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_values_are_those_of_the_pages(tmp_path: Path) -> None:
         # A device's message has no thread: unknown is NULL.
         (
             *(BEGAN + 10 * MS, BEGAN + 10 * MS, None, None, None, None, None, 2),
-            *("0000:01:00.0", "fatal", None),
+            *("0000:01:00.0", "fatal", "0000:01:00.0"),
         ),
     ]
     ((_, t, tid, _, job, rank, step, phase),) = dump(made)["mark"]

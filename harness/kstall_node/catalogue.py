@@ -108,12 +108,18 @@ _MMU_EVENT = {
 }
 
 
-def _message(cause: str, *when: tuple[str, int, int]) -> dict[str, Any]:
-    """Messages to a Root Port that match all of ``when``."""
+def _message(
+    cause: str, *when: tuple[str, int, int], half: int | None = None
+) -> dict[str, Any]:
+    """Messages to a Root Port that match all of ``when``.
+
+    ``half`` of the Error Source Identification says who sent it; None if either may.
+    """
     return {
         **{"end": "pci:pcie_aer_msg", "tid": None, "device": "port_name"},
         **{"cause": cause, "when": [list(condition) for condition in when]},
         **{"value1": "root_status", "value2": "err_src", "suffix": cause},
+        "sender": None if half is None else ["domain", "err_src", 16 * half],
     }
 
 
@@ -343,16 +349,19 @@ SOURCES = (
                 "correctable",
                 ("root_status", _COR, _COR),
                 ("dropped", 1, 0),
+                half=0,
             ),
             _message(
                 "nonfatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR),
                 ("dropped", 1, 0),
+                half=1,
             ),
             _message(
                 "fatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR | _FATAL),
                 ("dropped", 1, 0),
+                half=1,
             ),
             _message("more of them", ("root_status", _COR | _UNCOR, 0)),
             _message("not looked into", ("dropped", 1, 1)),
@@ -366,7 +375,7 @@ SOURCES = (
         (
             {
                 **{"end": "ras:aer_event", "tid": None, "device": "dev_name"},
-                **{"value1": "status"},
+                **{"join_key": "dev_name", "value1": "status"},
                 "cause": {"field": "severity", "values": _SEVERITY},
             },
         ),

@@ -37,8 +37,9 @@ _OVERLAPS = """
 WITH windows AS (SELECT unnest(?::STRUCT(
     rank INTEGER, sid VARCHAR, tid INTEGER, tgid INTEGER, step BIGINT, w0 BIGINT,
     w1 BIGINT)[], recursive := true))
-SELECT w.rank, w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
-    coalesce(s.tid = w.tid, false) AS mine, s.tgid IS NOT NULL AS joined,
+SELECT w.rank, w.step, s.class, coalesce(s.cause, ''), s.cgroup_id,
+    [s.device, s.join_key], coalesce(s.tid = w.tid, false) AS mine,
+    s.tgid IS NOT NULL AS joined,
     coalesce(s.t0, s.t1), s.t1, s.id, s.provider
 FROM windows w JOIN stall s ON s.sid = w.sid
 WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
@@ -286,7 +287,8 @@ class Part:
     ids: dict[int, None] = field(default_factory=dict)
     causes: dict[str, int] = field(default_factory=dict)
     groups: dict[int, int] = field(default_factory=dict)
-    devices: dict[str, int] = field(default_factory=dict)
+    #: By device its records.
+    devices: dict[str, dict[int, None]] = field(default_factory=dict)
     #: (session, provider)
     sources: dict[tuple[str, str], None] = field(default_factory=dict)
 
@@ -329,7 +331,7 @@ def judge(
     # Looking at all ranks takes long, so only if all of them may be slowed.
     everybody = _all_may_be_slowed(opened, job, limits)
     ranks = job.ranks if everybody else suspects
-    overlaps = overlaps_of(opened, job, ranks, health.seen)
+    overlaps = overlaps_of(opened, job, ranks, health.seen, limits)
     if everybody:
         verdict.slowed = _slowed(job, overlaps, health, limits)
     all_slowed = not all(slowed.doubtful for slowed in verdict.slowed.values())
@@ -376,6 +378,7 @@ def overlaps_of(
     job: Job,
     ranks: Iterable[int],
     seen: Mapping[int, int],
+    limits: Rules,
 ) -> dict[int, dict[str, Overlap]]:
     """By rank and class, the stalls that overlap the time between its collectives.
 
@@ -419,8 +422,8 @@ def overlaps_of(
         part.causes[cause] = part.causes.get(cause, 0) + lasted
         if group is not None:
             part.groups[group] = part.groups.get(group, 0) + lasted
-        if device is not None:
-            part.devices[device] = part.devices.get(device, 0) + lasted
+        if (name := limits.classes[cls].device(*device)) is not None:
+            part.devices.setdefault(name, {})[id_] = None
     return overlaps
 
 
@@ -714,11 +717,12 @@ def _finding(
     lost = _lost(job, rank, measure.steps, overlap)
     first = job.steps[0].arrivals[rank]
     cause = max(part.causes, key=part.causes.__getitem__, default="")
+    device = max(part.devices, key=lambda name: len(part.devices[name]), default=None)
     names = {
         "ms": f"{lost / 1e6:.1f}",
         "cause": shown(cause) or "cause unknown",
-        "n": str(len(part.ids)),
-        "device": _most(part.devices) or "a device",
+        "n": str(len(part.ids if device is None else part.devices[device])),
+        "device": "a device" if device is None else shown(device),
         "cgroup": _group(opened, first.sid, part),
     }
     severity = "note"
@@ -806,10 +810,6 @@ def filled(text: str, names: Mapping[str, str]) -> str:
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
     return text
-
-
-def _most(counted: Mapping[str, int]) -> str:
-    return shown(max(counted, key=counted.__getitem__)) if counted else ""
 
 
 def _group(opened: duckdb.DuckDBPyConnection, sid: str, part: Part) -> str:

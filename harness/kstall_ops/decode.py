@@ -62,6 +62,9 @@ class Provider:
     device: str | None = None
     cgroup_id: str | None = None
     comm: str | None = None
+    #: (member, member, bit): the domain, and the Requester ID from that bit on, of the
+    #: device that sent a message, which becomes ``join_key``.
+    sender: tuple[str, str, int] | None = None
     #: (member, mask, value): only ends that match all of these.
     when: tuple[tuple[str, int, int], ...] = ()
 
@@ -86,8 +89,9 @@ class Provider:
             if len(values["dur"]) != 2:
                 raise ValueError("dur is neither a member nor two")
         values["when"] = _conditions(values.get("when") or ())
+        values["sender"] = _sender(values.get("sender"))
         for name, value in values.items():
-            if name in ("many", "when"):
+            if name in ("many", "when", "sender"):
                 continue
             words = value if isinstance(value, tuple) else [value]
             if name == "cause" and isinstance(value, dict):
@@ -109,6 +113,16 @@ def _conditions(entries: object) -> tuple[tuple[str, int, int], ...]:
                 f"when has {shown(condition)}, not a member, a mask and a value"
             )
     return tuple((member, mask, value) for member, mask, value in entries)
+
+
+def _sender(entry: object) -> tuple[str, str, int] | None:
+    if entry is None:
+        return None
+    words = entry if isinstance(entry, list) else []
+    if [type(word) for word in words] != [str, str, int] or not 0 <= words[2] < 64:
+        raise ValueError(f"sender is {shown(entry)}, not two members and a bit")
+    domain, number, bit = words
+    return domain, number, bit
 
 
 @dataclass
@@ -304,6 +318,8 @@ class Decoder:
             member = getattr(provider, name)
             text = _value(event, member) if member else None
             row[name] = None if text is None else str(text)
+        if provider.sender:
+            row["join_key"] = _requester(event, provider.sender)
         if provider.cgroup_id:
             # If both events have it, the beginning's: that is the stalled thread's.
             row["cgroup_id"] = _number(owner, provider.cgroup_id, unsigned=True)
@@ -393,6 +409,16 @@ def _number(event: Event, name: str, *, unsigned: bool = False) -> int | None:
     if unsigned:
         return value & ((1 << 64) - 1)
     return value if -_I64 <= value <= _I64 else None
+
+
+def _requester(event: Event, sender: tuple[str, str, int]) -> str | None:
+    """The name of the PCI device with that domain and Requester ID."""
+    domain, number = (_number(event, name) for name in sender[:2])
+    if domain is None or number is None:
+        return None
+    place = number >> sender[2]
+    bus, slot, function = place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 
 def _lasted(event: Event, dur: str | tuple[str, ...]) -> int | None:

@@ -82,7 +82,8 @@ GROUP BY ALL ORDER BY 6 DESC NULLS LAST, 1, 2, 3, 4
 """  # noqa: S608
 _CAUSES = f"""
 WITH {window.TABLE}
-SELECT node, class, coalesce(cause, ''), device, count(*)
+SELECT node, class, coalesce(cause, ''), device,
+    CASE WHEN list_contains(?::VARCHAR[], class) THEN join_key END, count(*)
 FROM stall JOIN session USING (sid) JOIN asked USING (sid) WHERE {window.OVERLAPS}
 GROUP BY ALL ORDER BY ALL
 """  # noqa: S608
@@ -350,9 +351,14 @@ def _lost(opened: duckdb.DuckDBPyConnection, asked: Window) -> list[Lost]:
 def _incidents(
     opened: duckdb.DuckDBPyConnection, limits: Rules, asked: Window
 ) -> list[Incident]:
-    rows = opened.execute(_CAUSES, [asked.spans(opened)]).fetchall()
+    sent = [name for name, rule in limits.classes.items() if rule.sent]
+    rows = opened.execute(_CAUSES, [asked.spans(opened), sent]).fetchall()
+    counts: dict[tuple[str, str, str, str | None], int] = {}
+    for node, cls, cause, received, sender, n in rows:
+        key = (node, cls, cause, limits.classes[cls].device(received, sender))
+        counts[key] = counts.get(key, 0) + n
     incidents = []
-    for node, cls, cause, device, n in rows:
+    for (node, cls, cause, device), n in counts.items():
         rule = limits.classes[cls]
         if not rule.counts_once(cause):
             continue

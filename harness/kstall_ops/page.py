@@ -248,7 +248,7 @@ def _lateness(
     cell = 100 / len(steps)
     used: set[str] = set()
     height = _HEAD + len(ranks) * _LANE
-    overlaps = chains.overlaps_of(opened, job, ranks, seen)
+    overlaps = chains.overlaps_of(opened, job, ranks, seen, rules())
     lanes: list[str] = []
     names: list[str] = []
     for row, rank in enumerate(ranks):

@@ -28,10 +28,18 @@ class Class:
     once: tuple[str, ...]
     once_say: str
     blocks: bool
+    #: Whether its device may only have received what another sent, the ``join_key``.
+    sent: bool
 
     def counts_once(self, cause: str) -> bool:
         """Whether a single stall with this cause is reported, whether or not late."""
         return any(fnmatch.fnmatchcase(cause.lower(), pattern) for pattern in self.once)
+
+    def device(self, device: str | None, join_key: str | None) -> str | None:
+        """The device that a stall is due to, as text; None if that is not known."""
+        if not self.sent or device is None:
+            return device
+        return join_key or f"a device at or below {device}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ def rules() -> Rules:
                 once=tuple(entry.get("once", ())),
                 once_say=entry.get("once-say", entry["say"]),
                 blocks=entry.get("blocks", False),
+                sent=entry.get("sent", False),
             )
             for name, entry in content["class"].items()
         },
