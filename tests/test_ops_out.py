@@ -178,6 +178,36 @@ def test_the_timeline_read_again(made: Path, tmp_path: Path) -> None:
         assert all(name.startswith("collective") for _, name in others)
 
 
+def test_arrows_come_from_what_explains_alone(tmp_path: Path) -> None:
+    """A short wait of the same thread gets none; each collective has its own."""
+    nodes = culprit().nodes()
+    for t, _, tid, name, _ in list(nodes[1].events):
+        if name == "throttle_in":
+            nodes[1].event(t - MS, 0, tid, "io_uring_sqring_wait", ctx=1, wait_ns=MS)
+    for number, node in enumerate(nodes):
+        # Two collectives a step.
+        node.events = [
+            (*one[:4], {**one[4], "buf": _halved(str(one[4]["buf"]))})
+            if one[3] == "print"
+            else one
+            for one in node.events
+        ]
+        node.write(tmp_path / f"rec/r{number}")
+    seal.seal([tmp_path / "rec"], tmp_path / "s.duckdb")
+    timeline.write(tmp_path / "s.duckdb", tmp_path / "t")
+    ends: dict[int, list[str]] = {}
+    for packet in decoded(tmp_path / "t").packet:
+        for flow in packet.track_event.flow_ids:
+            ends.setdefault(flow, []).append(packet.track_event.name.split()[0])
+    assert len(ends) == 20
+    kinds = {tuple(sorted(names)) for names in ends.values()}
+    assert kinds == {("collective", "collective", "throttle:")}
+
+
+def _halved(mark: str) -> str:
+    return re.sub(r"step=(\d+)", lambda match: f"step={int(match[1]) // 2}", mark)
+
+
 def test_the_timeline_in_perfettos_own_reader(made: Path, tmp_path: Path) -> None:
     """What its page shows: nothing is dropped, and arrows lead to those who waited."""
     out = tmp_path / "t.pftrace"

@@ -8,7 +8,7 @@ one process of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +19,7 @@ from . import explain, files, pending, store
 from .align import Clock
 from .chains import Verdict
 from .recording import digest
-from .straggler import Job, Step
+from .straggler import Job
 
 _SEQUENCE = 1
 _STALLS = """
@@ -61,8 +61,9 @@ class _Writer:
         starts = [clock.at(self._began[clock.sid])[0] for clock in known]
         self._start = min(starts, default=0)
         self._tracks: set[int] = set()
-        #: (session, thread, time on its clock) -> flows from a stall to a late arrival
-        self._causes: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        #: By session, thread and class of stalls: between which times of its clock they
+        #: explain a late arrival, and the flow from them.
+        self._causes: dict[tuple[str, int, str], list[tuple[int, int, int]]] = {}
 
     def _packet(self, packet: Any) -> None:
         packet.trusted_packet_sequence_id = _SEQUENCE
@@ -131,22 +132,22 @@ class _Writer:
     def job(self, verdict: Verdict) -> None:
         """Write the steps of each rank, and flows in steps that are explained."""
         job = verdict.job
-        explained = {
-            late.rank: {
-                number
-                for finding in late.findings
-                if finding.level == "explains"
-                for number in finding.steps
-            }
-            for late in verdict.stragglers
-        }
-        for step in job.steps:
+        explained: dict[tuple[int, int], set[str]] = {}
+        for late in verdict.stragglers:
+            for finding in late.findings:
+                for number in finding.steps if finding.level == "explains" else ():
+                    explained.setdefault((late.rank, number), set()).add(finding.cls)
+        for at, step in enumerate(job.steps):
+            late_by = step.lateness(step.last)
+            classes = explained.get((step.last, step.number), set())
+            if late_by < job.limit:
+                classes = set()
             for rank in job.ranks:
-                self._arrival(job, step, rank, explained)
+                self._arrival(job, at, rank, sorted(classes))
 
-    def _arrival(
-        self, job: Job, step: Step, rank: int, explained: dict[int, set[int]]
-    ) -> None:
+    def _arrival(self, job: Job, at: int, rank: int, classes: Sequence[str]) -> None:
+        """Write one rank's part of a step; ``classes`` explain who came last."""
+        step = job.steps[at]
         arrival = step.arrivals[rank]
         who = f"rank {rank} thread {'unknown' if arrival.tid is None else arrival.tid}"
         groups = () if job.group is None else (f"process group {job.group}",)
@@ -154,19 +155,15 @@ class _Writer:
         assert arrival.since is not None
         late = step.lateness(rank)
         is_last = step.last == rank and late >= job.limit
-        flows: tuple[int, ...] = ()
         culprit = step.last
-        if step.number in explained.get(culprit, ()):
-            arrow = (
-                int.from_bytes(digest("flow", job.name + job.start, step.number), "big")
-                >> 1
-            )
-            if culprit == rank and arrival.tid is not None:
-                key = (arrival.sid, arrival.tid)
-                self._causes.setdefault(key, []).append(
+        # A step may have several collectives.
+        flow = digest("flow", job.name + job.start, at)
+        arrow = int.from_bytes(flow, "big") >> 1
+        if culprit == rank and arrival.tid is not None:
+            for cls in classes:
+                self._causes.setdefault((arrival.sid, arrival.tid, cls), []).append(
                     (arrival.since, arrival.enter, arrow)
                 )
-            flows = (arrow,)
         begin = self._when(arrival.sid, arrival.since)
         # A host may enqueue the next collective before a device has finished this one.
         enter = max(begin, self._when(arrival.sid, arrival.enter))
@@ -179,7 +176,7 @@ class _Writer:
             enter,
             end,
             f"collective {step.number}",
-            flows=() if culprit == rank else flows,
+            flows=(arrow,) if classes and culprit != rank else (),
             notes={"waits_for_rank": None if culprit == rank else culprit},
         )
 
@@ -209,18 +206,18 @@ class _Writer:
                     begin,
                     stop,
                     f"{cls}: {cause or device or 'cause unknown'}{open_end}",
-                    flows=self._flows(sid, tid, t0, end),
+                    flows=self._flows(sid, tid, cls, t0, end),
                     notes={"provider": provider, "id": f"{id_:016x}", "device": device},
                 )
 
     def _flows(
-        self, sid: str, tid: int | None, t0: int | None, t1: int
+        self, sid: str, tid: int | None, cls: str, t0: int | None, t1: int
     ) -> tuple[int, ...]:
         if tid is None or t0 is None:
             return ()
         return tuple(
             arrow
-            for since, enter, arrow in self._causes.get((sid, tid), ())
+            for since, enter, arrow in self._causes.get((sid, tid, cls), ())
             if t0 < enter and t1 > since
         )
 
