@@ -996,6 +996,21 @@ def test_what_no_oracle_has_seen_is_said_with_the_claim(
     assert ("not compared with an oracle" in text) is not compared
 
 
+@pytest.mark.parametrize(("theirs", "compared"), [(None, False), (1600 * MS, True)])
+def test_that_another_group_was_compared_tells_nothing_of_this_one(
+    tmp_path: Path, theirs: int | None, compared: bool
+) -> None:
+    """Its own was gone between two looks of the recorder."""
+    nodes = culprit().nodes()
+    oracle = {"provider": "throttle/fprobe", "metric": "sum_ns"}
+    nodes[1].fact("oracle", **oracle, scope="cgroup:7", theirs=0)
+    nodes[1].fact("oracle", **oracle, scope="cgroup:77", theirs=theirs)
+    made = report(tmp_path, nodes)
+    assert "agrees" in {entry["verdict"] for entry in made.oracles}
+    (late,) = verdict(made).stragglers
+    assert late.findings[0].uncompared == (() if compared else ("throttle/fprobe",))
+
+
 def test_of_two_recordings_one_was_not_compared(tmp_path: Path) -> None:
     """The second goes on, so that its recorder has not compared anything yet."""
     nodes = [

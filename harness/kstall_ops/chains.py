@@ -16,7 +16,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -171,6 +171,15 @@ class Verdict:
         return "slowed" if self.slowed else "nothing"
 
 
+class Source(NamedTuple):
+    """What a stall was recorded by, and what an oracle may have compared it for."""
+
+    sid: str
+    provider: str
+    cgroup_id: int | None
+    device: str | None
+
+
 @dataclass(frozen=True)
 class Health:
     """What is wrong with the records of each session, which caps claims on them."""
@@ -183,8 +192,8 @@ class Health:
     unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Recordings that should be in the store, but are not.
     missing: Sequence[Missing] = ()
-    #: By session, the providers of which an oracle has a verdict.
-    compared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: By session, the providers and scopes of which an oracle has a verdict.
+    compared: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     #: By id of a stall without an end, up to when it is known to have lasted: then its
     #: thread went on, or its end may have been among what was lost.
     seen: Mapping[int, int] = field(default_factory=dict)
@@ -207,15 +216,15 @@ class Health:
         caps += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
         return caps
 
-    def uncompared(self, sources: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-        """The providers among (session, provider) that were not compared there."""
+    def uncompared(self, sources: Iterable[Source]) -> tuple[str, ...]:
+        """The providers of those ``sources`` that were not compared there."""
         names = {
-            provider: None
-            for sid, provider in sources
+            source.provider
+            for source in sources
             # An oracle also counts what further providers of that name see.
             if not any(
-                f"{provider}+".startswith(f"{name}+")
-                for name in self.compared.get(sid, ())
+                f"{source.provider}+".startswith(f"{name}+") and _is_in(source, scope)
+                for name, scope in self.compared.get(source.sid, ())
             )
         }
         return tuple(sorted(names))
@@ -262,6 +271,13 @@ def _overlaps(arrival: Arrival, spans: Mapping[int, int]) -> bool:
     return any(t0 < end and t1 > since for t0, t1 in spans.items())
 
 
+def _is_in(source: Source, scope: str) -> bool:
+    """Whether an oracle of ``scope`` counted what is of ``source``."""
+    kind, _, name = scope.partition(":")
+    whole = {"cgroup": str(source.cgroup_id), "device": source.device}
+    return kind not in whole or whole[kind] == name
+
+
 def _is_of(provider: str, source: str) -> bool:
     """Whether a provider belongs to ``source``, by its name."""
     rest = provider.removeprefix(source)
@@ -289,8 +305,7 @@ class Part:
     groups: dict[int, int] = field(default_factory=dict)
     #: By device its records.
     devices: dict[str, dict[int, None]] = field(default_factory=dict)
-    #: (session, provider)
-    sources: dict[tuple[str, str], None] = field(default_factory=dict)
+    sources: dict[Source, None] = field(default_factory=dict)
 
 
 @dataclass
@@ -417,7 +432,7 @@ def overlaps_of(
             part = overlap.kept if outside else overlap.mine
         part.spans.setdefault(at, []).append((t0, t1))
         part.ids[id_] = None
-        part.sources[arrival.sid, provider] = None
+        part.sources[Source(arrival.sid, provider, group, device[0])] = None
         lasted = max(0, t1 - t0) + 1
         part.causes[cause] = part.causes.get(cause, 0) + lasted
         if group is not None:
@@ -550,7 +565,7 @@ def _slowed(
             shares.append(lost / (job.median * len(job.steps)))
         if min(shares) >= limits.slowed and min(shares) >= max(shares) / 2:
             doubtful = any(
-                health.damaged(*source)
+                health.damaged(source.sid, source.provider)
                 for part in parts.values()
                 for source in part.sources
             )
@@ -659,7 +674,7 @@ def _wrong(
     """What is wrong with the records of ``part`` in ``steps``, or with the rank."""
     wrong = list(job.caps.get(rank, ()))
     spans = _spans(job.steps[at].arrivals[rank] for at in steps)
-    for provider in dict.fromkeys(provider for _, provider in part.sources):
+    for provider in dict.fromkeys(source.provider for source in part.sources):
         for sid, (begin, end) in spans.items():
             wrong += health.of(sid, provider, begin, end)
     return list(dict.fromkeys(wrong))

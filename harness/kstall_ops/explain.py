@@ -250,12 +250,12 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     for sid, loss in missing.losses(gone, boots):
         losses.setdefault(sid, []).append(loss)
     refused: dict[str, set[str]] = {}
-    compared: dict[str, set[str]] = {}
-    for sid, provider, verdict in opened.execute(
-        "SELECT DISTINCT sid, provider, verdict FROM oracle "
+    compared: dict[str, set[tuple[str, str]]] = {}
+    for sid, provider, scope, verdict in opened.execute(
+        "SELECT sid, provider, coalesce(scope, 'all'), verdict FROM oracle "
         "WHERE verdict IN ('agrees', 'disagrees')"
     ).fetchall():
-        compared.setdefault(sid, set()).add(provider)
+        compared.setdefault(sid, set()).add((provider, scope))
         if verdict == "disagrees":
             refused.setdefault(sid, set()).add(provider)
     remarks = [
@@ -270,7 +270,7 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         nodes=nodes,
         unrecorded=_unrecorded(opened),
         missing=gone,
-        compared={sid: frozenset(providers) for sid, providers in compared.items()},
+        compared={sid: frozenset(scopes) for sid, scopes in compared.items()},
         seen=chains.seen(opened, losses, rules()),
     )
     remarks = [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from . import missing
-from .chains import Health, filled, is_cut, seen, without
+from .chains import Health, Source, filled, is_cut, seen, without
 from .errors import shown
 from .rules import Rules
 from .runs import Worlds
@@ -320,7 +320,7 @@ def _absent(
                     for cap in health.of(each, provider, last.t, until[each])
                 )
             ),
-            "uncompared": health.uncompared([(sid, provider)]),
+            "uncompared": health.uncompared([Source(sid, provider, group[1], device)]),
             "fix": _filled(rule.fix, lost[cls], cause, device, group),
             "doc": rule.doc,
             "not_said": rule.not_said,
