@@ -116,6 +116,34 @@ def test_what_was_left_out_is_said_in_words(tmp_path: Path) -> None:
     assert "how sure that is" not in said
 
 
+def test_what_many_have_in_common_is_said_in_one_line(tmp_path: Path) -> None:
+    """As of 64 nodes with 128 processors each, or of a node with 1,000 groups."""
+    nodes = [Node(f"n{at}", f"boot{at}") for at in range(6)]
+    for node in nodes:
+        for cpu in range(8):
+            node.fact("loss", cpu=cpu, t0=BEGAN, t1=BEGAN + 1, n=None, reason="dropped")
+        node.fact("loss", cpu=3, t0=BEGAN, t1=BEGAN + 1, n=5, reason="overrun")
+        for group in range(10):
+            oracle = {"provider": "throttle/fprobe", "metric": "sum_ns"}
+            theirs = 0 if group < 2 else None
+            node.fact("oracle", **oracle, scope=f"cgroup:{group}", theirs=theirs)
+    for group in (3, 4, 5):
+        oracle = {"provider": "throttle/other", "metric": "count"}
+        theirs = 100 * group
+        nodes[1].fact("oracle", **oracle, scope=f"cgroup:{group}", theirs=theirs)
+    nodes[1].fact("loss", cpu=4, t0=BEGAN, t1=BEGAN + 1, n=None, reason="overrun")
+    made = report(tmp_path, nodes)
+    assert made.remarks[-4:] == [
+        "n1: throttle/other is refused: it says 0 records, its oracle 500 records; "
+        "they disagree on 2 more groups or devices",
+        "n0, n1, n2, n3 and 2 more: throttle/fprobe was compared with no oracle for 48 "
+        "of 60 groups or devices",
+        "n0, n1, n2, n3 and 2 more: an unknown number of events lost on 48 CPUs "
+        "(dropped)",
+        "n0, n1, n2, n3 and 2 more: at least 30 events lost on 7 CPUs (overrun)",
+    ]
+
+
 # -- order across nodes ------------------------------------------------------------
 
 

@@ -37,6 +37,8 @@ from .window import ALL, Window, wall
 
 #: How many process groups without a late rank are named.
 _GROUPS = 4
+#: How many nodes a remark names.
+_NODES = 4
 #: Making the table takes as long as `explain`, so it is made only for such queries.
 _MAY_MEAN_FINDING = re.compile(
     r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
@@ -282,12 +284,11 @@ def _left_out(opened: duckdb.DuckDBPyConnection) -> list[str]:
     rows = opened.execute(_LEFT_OUT, [LEFT_OUT]).fetchall()
     if not rows:
         return []
-    nodes = list(dict.fromkeys(shown(node) for node, _ in rows))
-    more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
+    nodes = list(dict.fromkeys(node for node, _ in rows))
     times = [real for _, real in rows if real is not None]
     when = f" {wall(max(times))}" if times else ", by clocks that are not known,"
     return [
-        f"{', '.join(nodes[:4])}{more}: known from{when} on: what was before was not "
+        f"{_listed(nodes)}: known from{when} on: what was before was not "
         "fetched (`--last`)"
     ]
 
@@ -335,12 +336,14 @@ def _unrecorded_text(health: Health) -> list[str]:
         classes.setdefault((why, tuple(sorted(affected))), []).append(cls)
     lines = []
     for (why, where), names in classes.items():
-        more = f" and {len(where) - 4} more" if len(where) > 4 else ""
-        lines.append(
-            f"{', '.join(map(shown, where[:4]))}{more}: not recorded: "
-            f"{', '.join(names)} ({shown(why)})"
-        )
+        text = f"not recorded: {', '.join(names)} ({shown(why)})"
+        lines.append(f"{_listed(where)}: {text}")
     return lines
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
+    return f"{', '.join(map(shown, nodes[:_NODES]))}{more}"
 
 
 def _lost(opened: duckdb.DuckDBPyConnection, asked: Window) -> list[Lost]:
@@ -458,31 +461,64 @@ def _unknown(report: Report, jobs: Sequence[Job]) -> list[str]:
                 f"{shown(entry['node'])}: its clock cannot be aligned "
                 f"({entry['method']}): order across nodes is unordered"
             )
-    for entry in report.oracles:
+    return [*remarks, *_oracles_text(report.oracles), *_losses_text(report.losses)]
+
+
+def _oracles_text(oracles: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each provider that a node's oracle refuses, or that none knows."""
+    refused: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    scopes: dict[str, set[tuple[str, str]]] = {}
+    unknown: dict[str, dict[tuple[str, str], None]] = {}
+    for entry in oracles:
+        provider, place = entry["provider"], (entry["node"], entry["scope"])
+        scopes.setdefault(provider, set()).add(place)
         if entry["verdict"] == "disagrees":
-            remarks.append(
-                f"{shown(entry['node'])}: {shown(entry['provider'])} is refused: it "
-                f"says {_amount(entry, 'ours')}, its oracle {_amount(entry, 'theirs')}"
-            )
+            refused.setdefault((entry["node"], provider), []).append(entry)
         elif entry["verdict"] == "unknown":
-            remarks.append(
-                f"{shown(entry['node'])}: {shown(entry['provider'])} was compared "
-                "with no oracle"
-            )
-    for entry in report.losses:
+            unknown.setdefault(provider, {})[place] = None
+    lines = []
+    for (node, provider), entries in refused.items():
+        worst = max(entries, key=lambda entry: abs(_far(entry)))
+        ours, theirs = _amount(worst, "ours"), _amount(worst, "theirs")
+        text = f"it says {ours}, its oracle {theirs}"
+        if len(entries) > 1:
+            text += f"; they disagree on {len(entries) - 1} more groups or devices"
+        lines.append(f"{shown(node)}: {shown(provider)} is refused: {text}")
+    for provider, places in unknown.items():
+        nodes = list(dict.fromkeys(node for node, _ in places))
+        text = f"{shown(provider)} was compared with no oracle"
+        if len(places) < len(scopes[provider]):
+            text += f" for {len(places)} of {len(scopes[provider])} groups or devices"
+        lines.append(f"{_listed(nodes)}: {text}")
+    return lines
+
+
+def _far(entry: Mapping[str, Any]) -> int:
+    """By how much a provider disagrees with its oracle."""
+    return int(entry["ours"] or 0) - int(entry["theirs"] or 0)
+
+
+def _losses_text(losses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each reason, with all nodes that have it."""
+    reasons: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in losses:
         if entry["reason"] != LEFT_OUT:
-            remarks.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
-    return remarks
+            reason = entry["reason"] or "no reason given"
+            reasons.setdefault(reason, []).append(entry)
+    return [
+        f"{_listed(list(dict.fromkeys(entry['node'] for entry in entries)))}: "
+        f"{_loss_text(shown(reason), entries)}"
+        for reason, entries in reasons.items()
+    ]
 
 
-def _amount(entry: dict[str, Any], name: str) -> str:
+def _amount(entry: Mapping[str, Any], name: str) -> str:
     unit = "records" if entry["metric"] == "count" else "ns"
     return "nothing" if entry[name] is None else f"{entry[name]} {unit}"
 
 
-def _loss_text(entry: dict[str, Any]) -> str:
-    """A loss in words, followed by the recorder's own reason."""
-    reason = shown(entry["reason"] or "no reason given")
+def _loss_text(reason: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Losses in words, followed by the recorder's own reason."""
     word, _, rest = reason.partition(" ")
     provider, _, least = rest.partition(" ")
     if word == "threshold":
@@ -494,8 +530,13 @@ def _loss_text(entry: dict[str, Any]) -> str:
     elif word == "refused":
         text = f"nothing is claimed from {provider}, with which its oracle disagreed"
     else:
-        count = "an unknown number of" if entry["events"] is None else entry["events"]
-        where = "" if entry["cpu"] is None else f" on CPU {entry['cpu']}"
+        known = [entry["events"] for entry in entries if entry["events"] is not None]
+        count = f"{sum(known)}" if known else "an unknown number of"
+        if 0 < len(known) < len(entries):
+            count = f"at least {count}"
+        cpus = [entry["cpu"] for entry in entries if entry["cpu"] is not None]
+        where = f" on {len(cpus)} CPUs" if len(cpus) > 1 else ""
+        where = f" on CPU {cpus[0]}" if len(cpus) == 1 else where
         text = f"{count} events lost{where}"
     return f"{text} ({reason})"
 
