@@ -439,6 +439,8 @@ def test_names_of_nodes(tmp_path: Path) -> None:
     for text in ("-oProxyCommand=id", "a;b", "", "n[a-b]", "n[1-999999]", "n[", "a b"):
         with pytest.raises(errors.OpsError):
             fleet.expand(text)
+    with pytest.raises(errors.OpsError, match="not a range of nodes: 10-1 is empty"):
+        fleet.expand("n[10-1],m")
 
 
 def test_no_shell_reads_a_name(tmp_path: Path) -> None:

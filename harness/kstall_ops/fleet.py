@@ -96,6 +96,8 @@ def expand(text: str) -> list[str]:
             if not low.isdigit() or not (high or low).isdigit():
                 raise OpsError(f"{shown(part)}: not a range of nodes")
             numbers = range(int(low), int(high or low) + 1)
+            if not numbers:
+                raise OpsError(f"{shown(part)}: not a range of nodes: {span} is empty")
             if len(numbers) > 100_000:
                 raise OpsError(f"{shown(part)}: too many nodes")
             names += [f"{match[1]}{n:0{len(low)}d}{match[3]}" for n in numbers]
