@@ -247,7 +247,7 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     _, said = running.communicate(timeout=300)
     assert (running.returncode, said) == (
         2,
-        "kstall: interrupted; nothing was changed\n",
+        "kstall: interrupted; the command was not finished\n",
     )
     assert _running(own) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{shown(error.filename)}: " if error.filename else ""
         print(f"kstall: {where}{error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("kstall: interrupted; nothing was changed", file=sys.stderr)
+        # Recordings may be sealed and dumps not yet, or directories of --keep be there.
+        print("kstall: interrupted; the command was not finished", file=sys.stderr)
     return CANNOT
 
 
