@@ -477,6 +477,28 @@ def test_claims_are_reached_by_a_query(
     assert made.read_bytes() == before
 
 
+def test_claims_are_made_once_for_many_queries(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making them is in no limit of a query, and other tools wait meanwhile."""
+    asked: list[Path] = []
+    findings = explain.findings
+
+    def counted(path: Path) -> list[tuple[object, ...]]:
+        asked.append(path)
+        return findings(path)
+
+    monkeypatch.setattr(explain, "findings", counted)
+    tools = mcp.Tools(made)
+    rows = "SELECT rank FROM finding"
+    assert '"rows": [[1]]' in tools.query(rows) and '"rows": [[1]]' in tools.query(rows)
+    assert len(asked) == 1
+    # The store is another one: what was found does not hold for it.
+    seal.seal([Node().write(made.parent / "more")], made)
+    assert '"rows": [[1]]' in tools.query(rows)
+    assert len(asked) == 2
+
+
 def test_a_rank_that_nothing_explains_is_a_row_as_well(tmp_path: Path) -> None:
     busy = Training(extra=lambda rank, step: 50 * MS if rank == 2 else 0)
     seal.seal([busy.write(tmp_path / "rec")], tmp_path / "s")

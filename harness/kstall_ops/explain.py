@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -638,9 +639,21 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
     return rows
 
 
+@functools.lru_cache(maxsize=1)
+def _findings(path: Path, _state: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """`findings` of a store that is in that state."""
+    return findings(path)
+
+
 def query(
     path: Path, sql: str, *, rows: int | None = None, seconds: float | None = None
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """`store.query`, with the table `finding` if the query may use it."""
-    extra = findings(path) if _MAY_MEAN_FINDING.search(sql) else None
+    """`store.query`, with the table `finding` if the query may use it.
+
+    That table is made before the ``seconds`` begin, and again only for another store.
+    """
+    extra = None
+    if _MAY_MEAN_FINDING.search(sql) and path.is_file():
+        stat = path.stat()
+        extra = _findings(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return store.query(path, sql, rows=rows, seconds=seconds, findings=extra)

@@ -83,7 +83,10 @@ class Tools:
         return self._answer(lambda: schema.TABLES | {"finding": schema.FINDING})
 
     def query(self, sql: str) -> str:
-        """Read-only SQL (DuckDB); at most 200 rows, and 20 seconds."""
+        """Read-only SQL (DuckDB); at most 200 rows, and 20 seconds.
+
+        The first query that names the table finding also takes as long as explain.
+        """
         return self._answer(lambda: self._rows(sql))
 
     def _named(self, name: str) -> dict[str, Any]:
