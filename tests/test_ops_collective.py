@@ -372,7 +372,9 @@ def test_by_their_ends_clocks_are_known_up_to_a_watchdogs_interval(
     """Nobody leaves before all have entered: a bound, and here a wide one."""
     made = enqueued(tmp_path, None)
     one = verdict(made)
-    bounds = {clock["method"]: clock["bound_ns"] for clock in made.clocks}
+    with store.reading(tmp_path / "s.duckdb") as opened:
+        clocks = explain.clocks_of(opened).values()
+    bounds = {clock.method: clock.points[0].bound for clock in clocks}
     assert bounds["reference"] == 0 and 10 * MS < bounds["collective"] < 100 * MS
     for late in one.stragglers:
         assert late.rank == 1 and not late.explained

@@ -186,6 +186,20 @@ def test_below_the_bound_of_the_clocks_is_unordered(tmp_path: Path) -> None:
     assert f"R{line[1:]}" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("at", [0, 60])
+def test_the_bound_of_a_clock_is_its_largest_in_the_recording(
+    tmp_path: Path, at: int
+) -> None:
+    """What is known of it at one time only is less sure before and after."""
+    nodes = Training().nodes()
+    for node in nodes:
+        node.ended = node.began + 60 * SECOND
+        t = node.began + at * SECOND
+        node.fact("clock", t_mono=t, t_real=REAL + t, bound=MS, method="adjtimex")
+    made = report(tmp_path, nodes)
+    assert [clock["bound_ns"] for clock in made.clocks] == [37 * MS] * 3
+
+
 def test_pings_of_a_later_boot_order_nothing(tmp_path: Path) -> None:
     """They are from before the recording began, by a clock that began anew."""
     nodes = two_late(2 * MS)

@@ -210,7 +210,7 @@ def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
             lost=_lost(opened, asked),
             oracles=_dicts(opened, store.NAMED["oracles"]),
             losses=_dicts(opened, store.NAMED["losses"]),
-            clocks=_clocks(opened, clocks),
+            clocks=_clocks(opened, clocks, until),
             remarks=remarks,
             missing=list(health.missing),
             asked=asked,
@@ -415,20 +415,26 @@ def clocks_of(
 
 
 def _clocks(
-    opened: duckdb.DuckDBPyConnection, clocks: Mapping[str, align.Clock]
+    opened: duckdb.DuckDBPyConnection,
+    clocks: Mapping[str, align.Clock],
+    until: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
-    ends = dict(opened.execute("SELECT sid, began FROM session").fetchall())
+    """How each clock was aligned; its bound is the largest in the recording."""
+    rows = opened.execute("SELECT sid, node, began FROM session").fetchall()
+    sessions = {sid: (node, began) for sid, node, began in rows}
     entries = []
     for sid, clock in clocks.items():
-        bound = clock.at(ends[sid])[1] if clock.points else None
+        node, began = sessions[sid]
+        bound = None
+        if clock.points:
+            bound = max(clock.at(t)[1] for t in (began, until[sid]))
         drift = None
         if len(clock.points) > 1:
             first, last = clock.points
             drift = (last.offset - first.offset) / (last.t - first.t) * 1e6
         entries.append(
             {
-                "node": nodes[sid],
+                "node": node,
                 "method": "refuted by a collective" if clock.refuted else clock.method,
                 "offset_ns": clock.points[0].offset if clock.points else None,
                 "drift_ppm": drift,
