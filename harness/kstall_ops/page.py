@@ -91,6 +91,10 @@ def _text(value: object, limit: int = 400) -> str:
     return html.escape(shown(value, limit))
 
 
+def _upper(text: str) -> str:
+    return _text(f"{text[:1].upper()}{text[1:]}")
+
+
 def _hung(hang: Hung) -> str:
     parts = [
         f'<div class="card high"><strong>{_text(wording.hung_title(hang))}</strong>'
@@ -137,19 +141,13 @@ def _verdict(
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
     parts.append(f'<p class="soft">{" · ".join(wording.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
-    if verdict.outcome == "nothing" and len(job.ranks) > 1 and job.steps:
-        text = "of these ranks none" if job.partial else "no rank"
-        text = f"before that {text}" if hangs else text
-        text = f"{text[0].upper()}{text[1:]} was a straggler."
-        parts.append(f'<div class="card">{text}</div>')
-    every = "each of these ranks" if job.partial else "every rank"
-    for cls, slowed in sorted(verdict.slowed.items()):
-        none = "" if verdict.stragglers else ", no straggler"
-        caps = _list(("doubtful, as", cap) for cap in slowed.caps)
+    if (text := wording.nobody(verdict, rules(), hangs=hangs)) is not None:
+        parts.append(f'<div class="card">{_upper(text)}.</div>')
+    for heading, text, caps in wording.slowed(verdict):
+        doubts = _list(("doubtful, as", cap) for cap in caps) if caps else ""
         parts.append(
-            f'<div class="card warn"><span class="level">All slowed{none}</span>: '
-            f"{every} loses {slowed.share:.0%} or more of its time to {_text(cls)}."
-            f"{caps if slowed.caps else ''}</div>"
+            f'<div class="card warn"><span class="level">{_upper(heading)}</span>: '
+            f"{_text(text)}.{doubts}</div>"
         )
     for late in verdict.stragglers:
         parts.append(
@@ -160,8 +158,7 @@ def _verdict(
             f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
         )
         parts += [
-            f'<p class="soft">{_text(text[:1].upper() + text[1:])}</p>'
-            for text in wording.unordered(late)
+            f'<p class="soft">{_upper(text)}</p>' for text in wording.unordered(late)
         ]
         if (cause := wording.elsewhere(late)) is not None:
             parts.append(f'<div class="card">Cause: {cause}.</div>')
@@ -179,7 +176,7 @@ def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
         lines = [f"<strong>{_text(summary.title, 1000)}</strong>"]
         lines += [f"⚠ {_text(text)}" for text in summary.remarks]
         if summary.verdict:
-            lines.append(f"{_text(summary.verdict[0].upper() + summary.verdict[1:])}.")
+            lines.append(f"{_upper(summary.verdict)}.")
         inside = "".join(f"<p>{line}</p>" for line in lines)
         parts.append(f'<div class="card">{inside}</div>')
     title = "<h2>Process groups in which no late rank was seen</h2>"
@@ -207,15 +204,7 @@ def _finding(finding: Finding) -> str:
     if finding.coverage is not None:
         entries.append(("evidence", wording.evidence(finding, rules().coverage)))
     if finding.control is not None:
-        c = finding.control
-        entries.append(
-            (
-                "control",
-                f"median lateness {c.with_ns / 1e6:.1f} ms in {c.steps_with} steps "
-                f"with it, {c.without_ns / 1e6:.1f} ms in {c.steps_without} without, "
-                f"{wording.likelihood(c)}",
-            )
-        )
+        entries.append(("control", wording.control(finding.control)))
     entries += [("not more, as", cap) for cap in finding.caps]
     entries += [("", text) for text in wording.uncompared(finding)]
     if finding.level == "explains" or finding.severity == "high":

@@ -194,26 +194,44 @@ def measure(job: Job) -> tuple[str, str]:
     )
 
 
+def nobody(verdict: Verdict, limits: Rules, *, hangs: bool) -> str | None:
+    """The text on a job in which no rank is to blame; None if one is, or who knows."""
+    job = verdict.job
+    if verdict.outcome != "nothing" or len(job.ranks) < 2 or not job.steps:
+        return None
+    before = "before that " if hangs else ""
+    if count := len(job.late_steps()):
+        return (
+            f"{before}no straggler: {count} late steps, no rank in {limits.late_steps} "
+            "of them, or none more often than by chance"
+        )
+    none = "of these ranks none" if job.partial else "no rank"
+    return f"{before}{none} was {job.word}"
+
+
+def slowed(verdict: Verdict) -> list[tuple[str, str, tuple[str, ...]]]:
+    """For each class that slows all ranks a heading, a text, and why it is doubtful."""
+    heading = f"all slowed{'' if verdict.stragglers else ', no straggler'}"
+    every = "each of these ranks" if verdict.job.partial else "every rank"
+    return [
+        (
+            heading,
+            f"{every} loses {row.share:.0%} or more of its time to {cls}",
+            row.caps,
+        )
+        for cls, row in sorted(verdict.slowed.items())
+    ]
+
+
 def _job_text(verdict: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = verdict.job
     lines = [f"{title(job)}: {', '.join(measure(job))}"]
     lines += [f"  ! {text}" for text in job.remarks]
-    if verdict.outcome == "nothing" and len(job.ranks) > 1 and job.steps:
-        count = len(job.late_steps())
-        none = "of these ranks none" if job.partial else "no rank"
-        lines.append(
-            f"  {'before that ' if hangs else ''}{none} was {job.word}"
-            if not count
-            else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
-            "of them, or none more often than by chance"
-        )
-    every = "each of these ranks" if job.partial else "every rank"
-    for cls, slowed in sorted(verdict.slowed.items()):
-        lines.append(
-            f"  all slowed{'' if verdict.stragglers else ', no straggler'}: {every} "
-            f"loses {slowed.share:.0%} or more of its time to {cls}"
-        )
-        lines += [f"    doubtful, as {cap}" for cap in slowed.caps]
+    if (text := nobody(verdict, limits, hangs=hangs)) is not None:
+        lines.append(f"  {text}")
+    for heading, text, caps in slowed(verdict):
+        lines.append(f"  {heading}: {text}")
+        lines += [f"    doubtful, as {cap}" for cap in caps]
     for late in verdict.stragglers:
         lines.append(
             f"  straggler: rank {late.rank} on {shown(late.node)}, "
@@ -306,11 +324,15 @@ def evidence(finding: chains.Finding, coverage: float) -> str:
     return f"{text}; {finding.n} record{'s' * (finding.n != 1)}"
 
 
-def likelihood(control: chains.Control) -> str:
-    """The p of a control as text, and of how many steps it is."""
-    text = f"p = {control.p:.4f}"
-    if control.drawn is not None:
-        text += f" (for {control.drawn} of each, drawn at random)"
+def control(c: chains.Control) -> str:
+    """How late steps with the cause and without it were, as text."""
+    text = (
+        f"median lateness {c.with_ns / 1e6:.1f} ms in the {c.steps_with} steps with "
+        f"it, {c.without_ns / 1e6:.1f} ms in the {c.steps_without} without, "
+        f"p = {c.p:.4f}"
+    )
+    if c.drawn is not None:
+        text += f" (for {c.drawn} of each, drawn at random)"
     return text
 
 
@@ -342,12 +364,7 @@ def _finding_text(finding: chains.Finding, coverage: float) -> list[str]:
     if finding.coverage is not None:
         lines.append(f"      evidence: {evidence(finding, coverage)}")
     if finding.control is not None:
-        c = finding.control
-        lines.append(
-            f"      control: median lateness {c.with_ns / 1e6:.1f} ms in the "
-            f"{c.steps_with} steps with it, {c.without_ns / 1e6:.1f} ms in the "
-            f"{c.steps_without} without, {likelihood(c)}"
-        )
+        lines.append(f"      control: {control(finding.control)}")
     lines += [f"      not more, as {cap}" for cap in finding.caps]
     lines += [f"      {text}" for text in uncompared(finding)]
     if finding.level == "explains" or finding.severity == "high":
