@@ -65,6 +65,10 @@ def main() -> int:
             return int(argument)
         if step == "deaf":
             time.sleep(1000)
+        if step == "cut":
+            # On a full disk the rest is lost, which it does not notice.
+            output.write_text(output.read_text() + argument)
+            return 0
     emit({"type": "map", "data": {"@end": 1}})
     return 0
 

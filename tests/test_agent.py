@@ -548,6 +548,33 @@ def test_a_session_that_loses_events(machine: session.Machine, tmp_path: Path) -
     assert entry["error"]["kind"] == "lost-events"
 
 
+def _printed(**data: Any) -> str:
+    head = [QUEUE, 5, 1, 77, 77, "tom"]
+    return json.dumps({"type": "value", "data": [*head, 1, 2, 3, "wq", 5], **data})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"emit {_printed()}\ncut {_printed()[:40]}", "lost-events"),
+        (f"emit {_printed(data=[QUEUE])}", "error"),
+    ],
+)
+def test_a_recorder_whose_output_is_broken_fails_its_workload_alone(
+    machine: session.Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    kind: str,
+) -> None:
+    monkeypatch.setattr(recorder, "script", lambda _: text)
+    entry = session.run(machine, load_of(record=[QUEUE]), tmp_path, tmp_path / "out")
+    assert (entry["status"], entry["exit_status"]) == ("tracer-failed", 0)
+    assert [error["kind"] for error in entry["errors"]] == [kind]
+    record = tmp_path / "out" / "record.jsonl"
+    assert record.exists() is (kind == "lost-events")
+
+
 def test_missing_events_are_found_before_anything_runs(
     machine: session.Machine, tmp_path: Path
 ) -> None:

@@ -118,6 +118,18 @@ def test_counts_lost_events(start: Start) -> None:
     assert [type(error) for error in outcome.errors] == [LostEvents]
 
 
+def test_output_that_is_cut_off_is_lost(start: Start) -> None:
+    tracer = start(
+        'emit {"type": "lost_events", "data": {"events": 40}}',
+        'cut {"type": "lost_events", "da',
+    )
+    bpftrace.wait_attached([tracer], 60)
+    (outcome,) = bpftrace.stop([tracer])
+    assert (outcome.exit_status, outcome.lost) == (0, 40)
+    assert [type(error) for error in outcome.errors] == [LostEvents] * 2
+    assert "cut off" in str(outcome.errors[0])
+
+
 def test_a_failed_helper_is_a_failure(start: Start) -> None:
     error = (
         'emit {"type": "helper_error", "msg": "Map full; can\'t update element", '

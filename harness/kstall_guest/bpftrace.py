@@ -216,7 +216,10 @@ def pause(tracers: Sequence[Tracer]) -> None:
 
 
 def stop(tracers: Sequence[Tracer], proc: Path = Path("/proc")) -> list[Outcome]:
-    """End all tracers, let them print their maps, and say what each one saw."""
+    """End all tracers, let them print their maps, and say what each one saw.
+
+    One whose output is cut off, which it does not notice on a full disk, lost events.
+    """
     early = {id(t) for t in tracers if t.attached and t.process.poll() is not None}
     for tracer in tracers:
         tracer.misses = recursion_misses(proc / str(tracer.process.pid) / "fdinfo")
@@ -277,7 +280,10 @@ def _outcome(tracer: Tracer, countdown: hosttime.Countdown, early: bool) -> Outc
         errors.append(
             TracerFailed(f"bpftrace {tracer.name}: exit status {status}{_tail(tracer)}")
         )
-    lost, helpers = _reported(tracer)
+    *lines, rest = _printed(tracer).split("\n")
+    if rest:
+        errors.append(LostEvents(f"bpftrace {tracer.name}: its output is cut off"))
+    lost, helpers = _reported(tracer.name, lines)
     if lost:
         errors.append(LostEvents(f"bpftrace {tracer.name}: {lost} events lost"))
     if tracer.misses:
@@ -346,15 +352,18 @@ def _complaints(tracer: Tracer) -> list[GuestError]:
     return found
 
 
-def _reported(tracer: Tracer) -> tuple[int, list[HelperError]]:
-    """(lost events, distinct helper errors) in a tracer's JSON output."""
+def _printed(tracer: Tracer) -> str:
+    try:
+        return tracer.output.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _reported(name: str, lines: Iterable[str]) -> tuple[int, list[HelperError]]:
+    """(lost events, distinct helper errors) in the JSON ``lines`` that one printed."""
     lost = 0
     helpers: dict[tuple[str, bool], int] = {}
-    try:
-        text = tracer.output.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0, []
-    for line in text.split("\n"):
+    for line in lines:
         # Decoding every line of a long record only to find none of these is slow.
         if not line.startswith(('{"type": "lost_events"', '{"type": "helper_error"')):
             continue
@@ -367,7 +376,7 @@ def _reported(tracer: Tracer) -> tuple[int, list[HelperError]]:
             lost += int(value["data"]["events"])
     return lost, [
         (HelperBusy if busy else HelperError)(
-            f"bpftrace {tracer.name}: {what} ({count} times)"
+            f"bpftrace {name}: {what} ({count} times)"
         )
         for (what, busy), count in helpers.items()
     ]

@@ -80,7 +80,8 @@ def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
     """bpftrace's JSON output as one JSON object per record, in time order.
 
     Keys: event ("system:name"), ts (ns, CLOCK_MONOTONIC), cpu, pid (the thread, as
-    ftrace prints it), tgid, comm, fields.
+    ftrace prints it), tgid, comm, fields.  A last line that is cut off is left out,
+    see `bpftrace.stop`.  Raises `ValueError` for one with other values.
     """
     members = {
         layout.event: layout.names
@@ -89,7 +90,7 @@ def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
         for layout in layouts
     }
     found: list[dict[str, Any]] = []
-    for line in output.split("\n"):
+    for line in output.split("\n")[:-1]:
         if not line.startswith('{"type": "value"'):
             continue
         event, when, cpu, tid, pid, comm, *values = json.loads(line)["data"]

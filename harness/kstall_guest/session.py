@@ -77,6 +77,9 @@ def run(
     except OSError as error:
         entry["status"] = "tracer-failed"
         errors.append(GuestError(f"{error.filename}: {error.strerror}"))
+    except ValueError as error:
+        entry["status"] = "tracer-failed"
+        errors.append(GuestError(f"the results cannot be read: {error}"))
     else:
         if errors and entry["status"] == "exited":
             entry["status"] = "tracer-failed"
@@ -147,6 +150,8 @@ def _watched(
             if layouts and outcome.name == "record" and outcome.exit_status == 0:
                 raw = outcome.output.read_text(encoding="utf-8", errors="replace")
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
+        if tracers and not _room(machine.scratch):
+            errors.append(LostEvents(f"{machine.scratch} is full: output is cut off"))
         if instance is not None:
             errors += _collect(instance, results, entry)
         errors += workload.troubles(results)
@@ -159,8 +164,6 @@ def _watched(
             errors.append(late)
         if perf is not None:
             _decode(machine, load, perf, results, entry, errors)
-        if tracers and not _room(machine.scratch):
-            errors.append(LostEvents(f"{machine.scratch} is full: output is cut off"))
 
 
 def _attach(
