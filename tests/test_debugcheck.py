@@ -81,6 +81,7 @@ def watched(
     status: str = "completed",
     agent: str = "completed",
     facts: dict[str, Any] | None = None,
+    lost: str = "",
 ) -> Watched:
     loads = [
         {"name": workload.name, "status": "exited", "exit_status": 0}
@@ -96,6 +97,7 @@ def watched(
         },
         tuple(splats.kernel_report(splat) for splat in console.scan(text)),
         None if leaked is None else splats.leaks(leaked),
+        lost,
     )
 
 
@@ -318,6 +320,18 @@ def test_a_watcher_that_gave_up_is_no_silence() -> None:
     # kmemleak does so where it has no memory, and lockdep only with a reason.
     assert statuses(checks) == {"no_new_splats": "fail", "no_leaks": "error"}
     assert checks["no_leaks"].detail == "debug: kmemleak gave up"
+
+
+def test_without_all_of_the_log_there_is_no_verdict() -> None:
+    series = load("drm-sched")
+    gap = "** 3 printk messages dropped **"
+    checks = judged(series, watched(series, lost=gap))
+    assert statuses(checks) == {"no_new_splats": "error"}
+    assert checks["no_new_splats"].detail == "debug: the kernel's log lost messages"
+    assert gap in failing(checks)["no_new_splats"]
+    # What it has counts all the same.
+    checks = judged(series, watched(series, lost=gap, text=WARNING))
+    assert statuses(checks) == {"no_new_splats": "fail"}
 
 
 def test_a_leak() -> None:
@@ -769,6 +783,7 @@ def test_what_one_base_said_is_a_verdict_though_another_is_silent() -> None:
         ("debug", {"status": "hang"}, False),
         ("debug", {"agent": "error"}, False),
         ("debug", {"leaked": None}, False),
+        ("debug", {"lost": "** 3 printk messages dropped **"}, False),
         ("kcsan", {"leaked": None}, True),
     ],
 )

@@ -275,9 +275,34 @@ def test_what_a_busy_host_explains_is_judged_as_it_is_read(
     assert splat.kind == "warning"
     monkeypatch.setattr(hosttime, "excuse", lambda *_: None)
     assert len(bench.run().reports) == 2 and bench.boots == 1
-    # Results from before that was saved, of a host that nobody knows now.
-    (results / hosttime.FILE).unlink()
-    assert len(debugguest.load(results, limits).reports) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "** 3 printk messages dropped **",
+        "Kernel panic - not syncing: No working init found.",
+    ],
+)
+@pytest.mark.parametrize("much", [False, True])
+def test_what_says_nothing_of_the_kernel_is_no_report(
+    bench: Bench, line: str, much: bool
+) -> None:
+    bench.console += f"[    2.000000] {line}\n"
+    bench.console += "[    3.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
+    if much:
+        bench.console += "x" * (2 * console._ABRIDGED)
+    watched = bench.run()
+    assert ["at x.c f" in report.signature for report in watched.reports] == [True]
+    assert watched.lost == (line if "dropped" in line else "")
+
+
+def test_a_guest_without_memory_says_nothing_by_a_warning(bench: Bench) -> None:
+    bench.console += "[    2.000000] Out of memory: Killed process 7 (x)\n"
+    bench.console += "[    3.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
+    bench.console += "[    4.000000] BUG: KASAN: use-after-free in f+0x1/0x2\n"
+    bench.ran = {"victims": ("x",)}
+    assert [report.kind for report in bench.run().reports] == ["kasan"]
 
 
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:

@@ -208,8 +208,10 @@ def finished(watched: Watched) -> bool:
 
 
 def answered(flavour: Flavour, base: Watched) -> bool:
-    """Whether a guest of the base did all that it was to do, and looked for leaks."""
-    return finished(base) and (flavour != "debug" or base.leaked is not None)
+    """Whether a guest of the base did all that it was to do, looked for leaks, and has
+    all of its log."""
+    looked = flavour != "debug" or base.leaked is not None
+    return finished(base) and looked and not base.lost
 
 
 def _agent_status(watched: Watched) -> str:
@@ -266,13 +268,17 @@ def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
 
 
 def no_new_splats(series: Series, saved: Saved) -> Verdict:
-    """The guest comes to its end, lockdep and KCSAN watch until then, and its kernel
-    reports nothing that the base does not, except data races between functions of files
-    that no series touches, with no changed function on a stack."""
+    """The guest comes to its end, lockdep and KCSAN watch until then, and its kernel,
+    whose log is complete, reports nothing that the base does not, except data races
+    between functions of files that no series touches, with no changed function on a
+    stack."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         with verdict.excused(_excuse(saved, flavour)):
             _compare_end(verdict, f"{flavour}: guest", pair.patched)
+        lost = pair.patched.lost
+        with verdict.excused(lost and f"{flavour}: the kernel's log lost messages"):
+            verdict.equal(f"{flavour}: messages that the log lost", lost, "")
         _compare_watchers(verdict, saved, flavour)
     # The base cannot excuse any of that.
     before = len(verdict.comparisons)

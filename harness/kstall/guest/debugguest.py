@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -61,7 +61,9 @@ _FACTS = "debug.json"
 class Watched:
     """The outcome of a guest; ``facts`` are those of ``kstall_guest.stress.run``.
 
-    ``leaked`` is None if this kernel does not look for leaks.
+    ``leaked`` is None if this kernel does not look for leaks.  ``lost`` is the kernel's
+    note about messages that are missing in its log, which may have been reports; empty
+    if there is none.
     """
 
     status: str
@@ -69,6 +71,7 @@ class Watched:
     agent: Mapping[str, Any]
     reports: tuple[KernelReport, ...]
     leaked: tuple[KernelReport, ...] | None
+    lost: str = ""
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -206,7 +209,8 @@ def _boot(
     guest_run = guestrun.start(vm, out, deadline, context.ui.say, steps=steps)
     limits = guestrun.thresholds_for(vm)
     # The kernel's reports count, however the guest ended after them.
-    if not guestrun.relevant_reports(guest_run, limits):
+    relevant = guestrun.relevant_reports(guest_run, limits)
+    if not relevant:
         guestrun.require_witness(guest_run)
         guestrun.require_time(guest_run, out / "results", limits)
     console.abridge(guest_run.console, out / "results/console.txt")
@@ -217,10 +221,8 @@ def _boot(
         "seconds": round(guest_run.seconds, 1),
         # Found in the whole console, as the saved one may lack its middle.
         "reports": [dataclasses.asdict(splat) for splat in guest_run.splats],
-        # Reports that a busy host explains, by their lines.
-        "excused": [
-            guest_run.splats[number].line for number in guest_run.excused(limits)
-        ],
+        # Reports that say nothing about the kernel, by their lines.
+        "excused": sorted(_lines(guest_run.splats) - _lines(relevant)),
     }
     cache.write_json(out / "results" / _FACTS, facts)
 
@@ -250,14 +252,16 @@ def load(results: Path, limits: hosttime.Thresholds) -> Watched:
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
         text = results / "console.txt"
-        excused: Collection[int] = facts.get("excused", ())
         if console.is_abridged(text):
             reports = tuple(console.Splat(**report) for report in facts["reports"])
+            relevant = tuple(
+                report for report in reports if report.line not in facts["excused"]
+            )
         else:
             # It is judged again: what is a report, or excused, may have changed.
             reports = console.scan_file(text)
-            if (results / hosttime.FILE).exists():
-                excused = _excused(results, facts, reports, limits)
+            run = _run_with(results, facts, reports)
+            relevant = guestrun.relevant_reports(run, limits)
     except (OSError, ValueError) as error:
         raise KstallError(f"{results}: no results of a guest: {error}") from error
     leaked = None
@@ -267,30 +271,29 @@ def load(results: Path, limits: hosttime.Thresholds) -> Watched:
         facts["status"],
         facts["exit_status"],
         guestrun.agent(results),
-        tuple(
-            splats.kernel_report(report)
-            for report in reports
-            if report.line not in excused
-        ),
+        tuple(map(splats.kernel_report, relevant)),
         leaked,
+        next((splat.headline for splat in reports if console.is_loss(splat)), ""),
     )
 
 
-def _excused(
-    results: Path,
-    facts: Mapping[str, Any],
-    reports: tuple[console.Splat, ...],
-    limits: hosttime.Thresholds,
-) -> set[int]:
-    """The lines of those ``reports`` that a busy host explains."""
-    run = guest.GuestRun(
+def _run_with(
+    results: Path, facts: Mapping[str, Any], reports: tuple[console.Splat, ...]
+) -> guest.GuestRun:
+    """The guest's end as it was, with these ``reports``."""
+    text = results / "console.txt"
+    return guest.GuestRun(
         facts["status"],
         facts["exit_status"],
-        results / "console.txt",
+        text,
         facts["seconds"],
         None,
         reports,
         (),
+        victims=console.victims(text),
         host=hosttime.read(results / hosttime.FILE),
     )
-    return {reports[number].line for number in run.excused(limits)}
+
+
+def _lines(reports: Iterable[console.Splat]) -> set[int]:
+    return {report.line for report in reports}
