@@ -272,6 +272,24 @@ def test_a_stack_that_was_asked_for_is_none(text: str) -> None:
     assert console.scan(f"[    1.000000] {text}\n" + STACK) == ()
 
 
+@pytest.mark.parametrize(
+    "before", ["noise\n", "[    0.900000] WARNING: at x\n" + "noise\n" * 59]
+)
+def test_a_stack_that_was_asked_for_is_none_wherever_reading_makes_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    lines = 1000
+    monkeypatch.setattr(console, "_AT_ONCE", lines * len("noise\n"))
+    registers = "[    1.000000] RAX: 0000000000000000\n" * 18
+    dump = f"[    1.000000] NMI backtrace for cpu 1\n{registers}{STACK}"
+    for number in range(400, 760, 5):
+        text = "noise\n" * number + before + dump + "noise\n" * lines
+        splats = console.scan_file(_file(tmp_path, text))
+        assert [
+            splat.headline for splat in splats if "at x" not in splat.headline
+        ] == []
+
+
 @pytest.mark.fault("endless console", "more reports than anyone reads")
 def test_of_very_many_reports_a_new_one_is_reported(tmp_path: Path) -> None:
     text = "".join(f"[    1.000000] WARNING: at x, CPU#{n}\n" for n in range(3000))

@@ -175,7 +175,7 @@ def _streamed(file: BinaryIO) -> Iterator[Splat]:
         if not chunk:
             return
         begin = max(begin, settled)
-        consumed = max(0, begin - _LINES_TO_CUT)
+        consumed = max(0, begin - max(_LINES_TO_CUT, _LINES_TO_STACK))
         del lines[:consumed]
         before, begin = before + consumed, begin - consumed
 
