@@ -19,13 +19,17 @@ OOPS = Splat("oops", 4, "Oops: general protection fault", "it")
 
 
 def ran(
-    place: Path, last: float, *splats: Splat, argv: tuple[str, ...] = ()
+    place: Path,
+    last: float,
+    *splats: Splat,
+    argv: tuple[str, ...] = (),
+    caller: str = "",
 ) -> GuestRun:
     """A guest that was there for 100 s, with ``last`` as the time of its last lines."""
     console = place / "console.log"
     console.write_text(
         "[    0.000000] Linux version 7.3\r\n"
-        + f"[{last:12.6f}] sh: reboot: Power down\r\n" * 12
+        + f"[{last:12.6f}]{caller} sh: reboot: Power down\r\n" * 12
     )
     return GuestRun("completed", 0, console, 100.0, 9.0, splats, argv)
 
@@ -62,18 +66,20 @@ def test_only_who_would_have_to_measure_it_is_reported(
     assert got == (("tsc_early_khz=1000",) if told else ())
 
 
+@pytest.mark.parametrize("caller", ["", "[    T1]", "[   C12]"])
 @pytest.mark.parametrize(
     ("last", "wrong"), [(40.0, False), (113.0, False), (1300, True)]
 )
 def test_clock_that_ran_ahead_is_no_verdict(
-    tmp_path: Path, last: float, wrong: bool
+    tmp_path: Path, last: float, wrong: bool, caller: str
 ) -> None:
     (tmp_path / "results").mkdir()
+    boot = ran(tmp_path, last, caller=caller)
     if not wrong:
-        guestrun.require_time(ran(tmp_path, last), tmp_path / "results", LIMITS)
+        guestrun.require_time(boot, tmp_path / "results", LIMITS)
         return
     with pytest.raises(NotJudged, match=r"showed 1300 s after 100 s of the host's"):
-        guestrun.require_time(ran(tmp_path, last), tmp_path / "results", LIMITS)
+        guestrun.require_time(boot, tmp_path / "results", LIMITS)
 
 
 def test_watchdogs_go_by_that_clock_and_oopses_do_not(tmp_path: Path) -> None:

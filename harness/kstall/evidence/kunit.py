@@ -9,11 +9,12 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..guest import STAMP
 from ..verdict import Verdict
 from .evidence import WorkloadResult
 
 # Precedes each record of the kernel's log.
-_STAMP = re.compile(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
+_STAMP = re.compile(f"{STAMP} ")
 _RESULT = re.compile(r"(?P<indent> *)(?P<state>ok|not ok) \d+ (?P<name>[^#\n]*)")
 _SUITE = re.compile(r" *# Subtest: (?P<name>\S+)")
 _WRONG = re.compile(r" *# (?P<case>\S+): (?:EXPECTATION|ASSERTION) FAILED at ")

@@ -7,6 +7,7 @@ be concluded (`NotJudged`).  Results are not judged here.
 """
 
 from . import accel, debugguest, guest, guestrun, hosttime, jobs
+from .console import STAMP
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
 from .guestrun import (
     Guest,
@@ -23,6 +24,7 @@ __all__ = [
     "CYCLES",
     "RELOADS",
     "SHARE",
+    "STAMP",
     "TOGGLES",
     "Flavour",
     "Guest",

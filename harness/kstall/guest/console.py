@@ -32,8 +32,11 @@ Kind = Literal[
     "warning",
 ]
 
+#: printk's time stamp, in seconds; with CONFIG_PRINTK_CALLER the task or processor
+#: follows.
+STAMP = r"\[ *(\d+\.\d{6})\](?:\[ *[TC]\d+\])?"
 # User space may leave the cursor in mid-line, so a stamp may be anywhere in a line.
-_STAMPED = re.compile(r"\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? (?P<text>.*)$")
+_STAMPED = re.compile(rf"{STAMP} (?P<text>.*)$")
 
 _LOST = re.compile(r"\*\* \d+ printk messages dropped \*\*")
 

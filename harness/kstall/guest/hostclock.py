@@ -16,14 +16,14 @@ import statistics
 from pathlib import Path
 
 from ..base import KstallError, process, temporary
+from .console import STAMP
 
 _SOURCE = Path(__file__).with_suffix(".c")
 #: The factor by which a guest's clock may run ahead of the host's, and how many seconds
 #: more: lines from before it has a clock have the time 0.
 AHEAD = 1.1
 SPARE_S = 5.0
-# The kernel's time stamp at the beginning of each line.
-_STAMP = re.compile(rb"(?m)^\[ *(\d+\.\d{6})\] ")
+_STAMP = re.compile(rf"(?m)^{STAMP} ".encode())
 _TAIL = 1 << 16
 # The median of so many stamps is used: when an emergency takes the serial line from the
 # printing thread a character is doubled, and 70 s read as 770 s.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..base import KstallError
-from .console import Splat
+from .console import STAMP, Splat
 
 # Functions that print reports, allocate, or are a sanitizer's: they are on every stack.
 _MACHINERY = re.compile(
@@ -30,7 +30,7 @@ _LOCK = re.compile(r"\((?P<lock>(?:[^()]|\([^()]*\))+)\)\{[^}]*\}")
 # From here on lockdep lists the other locks that were held.
 _OTHER_INFO = "other info that might help us debug this"
 _CLONE = re.compile(r"\.(?:constprop|isra|part|cold|llvm)(?:\.\d+)*")
-_STAMP = re.compile(r"^.*?\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? ?")
+_STAMP = re.compile(rf"^.*?{STAMP} ?")
 _STAMPS = re.compile(_STAMP.pattern, re.MULTILINE)
 # KCSAN's: `write (marked) to 0xffff... of 8 bytes by task 7 on cpu 0:`.
 _ACCESS = re.compile(
