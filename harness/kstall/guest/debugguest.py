@@ -90,8 +90,7 @@ class Watched:
 def machine_for(series: Series) -> guest.Machine:
     """The machine of ``series``, with at least two processors and memory for KASAN."""
     usual = guestrun.machine_for(series)
-    unit = {"M": 1, "G": 1024}[usual.memory[-1]]
-    memory = max(int(usual.memory[:-1]) * unit, _MEMORY_MB)
+    memory = max(usual.bytes_of_memory >> 20, _MEMORY_MB)
     # No processor is reserved in these guests.
     append = [word for word in usual.append if not word.startswith("isolcpus=")]
     return dataclasses.replace(
