@@ -18,6 +18,7 @@ from pathlib import Path
 from ..base import Architecture, KstallError, cache, process
 from ..build import outputs
 from ..debian import Root
+from .console import STAMP
 from .guest import Accel, Machine, boot
 
 __all__ = ["Accel", "probe"]
@@ -27,6 +28,8 @@ __all__ = ["Accel", "probe"]
 _THREADS_SINCE = (8, 1)
 # Seconds; a guest under KVM has run `true` and powered off after two.
 _PATIENCE = 20.0
+# In QEMU's own words, which follow its command line.
+_KVM_ERROR = re.compile(r"(?im)^(?!\$ ).*\bkvm")
 
 
 def probe(
@@ -42,7 +45,8 @@ def probe(
 
     ``$KSTALL_ACCEL`` overrides; raises `KstallError` if that is neither.  The answer is
     cached in ``accel.json`` for as long as host kernel, CPU and QEMU stay the same;
-    delete the file to try again.
+    delete the file to try again.  It is not if the guest's kernel, which may be a
+    patched one, can be to blame.
     """
     architecture = root.arch
     if not architecture.native:
@@ -71,8 +75,10 @@ def probe(
         reasons = _read(answers)
         if key not in reasons:
             say(f"trying a guest under KVM, for {_PATIENCE:g} s at most")
-            reasons = {**reasons, key: _trial(cache_dir, image, root)}
-            cache.write_json(answers, reasons)
+            reason, certain = _trial(cache_dir, image, root)
+            reasons = {**reasons, key: reason}
+            if certain:
+                cache.write_json(answers, reasons)
     if reason := reasons[key]:
         return _tcg(reason, architecture)
     return Accel("kvm", "a guest has run under it")
@@ -123,8 +129,12 @@ def _read(answers: Path) -> dict[str, str]:
     return {key: reason for key, reason in reasons.items() if isinstance(reason, str)}
 
 
-def _trial(cache_dir: Path, image: Path, root: Root) -> str:
-    """Run ``true`` under KVM; empty if it ran, else what happened instead."""
+def _trial(cache_dir: Path, image: Path, root: Root) -> tuple[str, bool]:
+    """Run ``true`` under KVM; empty if it ran, else what happened instead.
+
+    The second value is whether that is due to the machine: QEMU says so, or the kernel
+    printed nothing.
+    """
     out = cache_dir / "accel"
     run = boot(
         image,
@@ -138,17 +148,26 @@ def _trial(cache_dir: Path, image: Path, root: Root) -> str:
         say=lambda _: None,
     )
     if run.status == "completed" and run.exit_status == 0:
-        return ""
+        return "", True
     words = {
         "completed": f"`true` exited {run.exit_status} in a guest under KVM",
         "panic": "a guest's kernel panics under KVM",
         "hang": f"a guest under KVM did not finish in {_PATIENCE:g} s",
         "lost": "QEMU exits under KVM",
     }
-    return f"{words[run.status]}{_last_error(out / 'guest.log')}"
+    log = (out / "guest.log").read_text(encoding="utf-8", errors="replace")
+    certain = {
+        "lost": _KVM_ERROR.search(log) is not None,
+        "hang": not _has_messages(run.console),
+    }.get(run.status, False)
+    return f"{words[run.status]}{_last_error(log)}", certain
 
 
-def _last_error(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if "error" in line.lower()]
+def _has_messages(console: Path) -> bool:
+    text = console.read_text(encoding="utf-8", errors="replace")
+    return re.search(STAMP, text) is not None
+
+
+def _last_error(log: str) -> str:
+    errors = [line for line in log.splitlines() if "error" in line.lower()]
     return f" ({errors[-1].strip()})" if errors else ""
