@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall.base import KstallError, NotJudged, elsewhere
+from kstall.base import KstallError, NotJudged, arch, elsewhere, process
 from kstall.build import Kernel
 from kstall.debian import Root
 from kstall.evidence import records
@@ -100,6 +100,26 @@ def test_qemu_s_last_words_are_reported(tmp_path: Path) -> None:
         guestrun.require_witness(ran)
     log.unlink()
     assert not ran.last_words
+
+
+@pytest.mark.parametrize(
+    ("output", "hint"),
+    [
+        ("/usr/bin/ld: cannot find -lc: No such file", "install a static C library"),
+        ("work.c:1:24: error: expected ';' before '}' token", "mend the program"),
+    ],
+)
+def test_a_program_that_does_not_compile_is_mended_by_who_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, hint: str
+) -> None:
+    def fails(argv: list[str | Path], **_: object) -> None:
+        raise process.CommandError([*map(str, argv)], 1, output)
+
+    monkeypatch.setattr(guestrun.process, "run", fails)
+    program, log = tmp_path / "scripts/work", tmp_path / "log"
+    with pytest.raises(KstallError, match=r"work\.c does not compile") as caught:
+        guestrun.compile_program(program, tmp_path / "share/work", log, arch.X86_64)
+    assert (caught.value.next or "").startswith(hint)
 
 
 def test_results_are_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

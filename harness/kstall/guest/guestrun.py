@@ -547,8 +547,9 @@ def compile_program(
         raise KstallError(
             f"the workload {source.name} does not compile:\n{error.what}",
             log=log,
-            next=f"install {architecture.tool('gcc')} and a static C library "
-            "(libc6-dev)",
+            next="install a static C library (libc6-dev)"
+            if "cannot find -l" in error.output
+            else "mend the program",
         ) from error
 
 
