@@ -676,6 +676,7 @@ FAULTS = {
     "step-failed": "apparatus",
     "not-in-time": "apparatus",
     "stress-failed": "apparatus",
+    "stress-refused": "series",
     "unkillable": "apparatus",
 }
 

@@ -15,7 +15,7 @@ from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Side, Watched, console
 from kstall.pipeline import debugging
 from kstall.series import Project, Series
 from kstall.verdict import Check
-from kstall_guest import bpftrace
+from kstall_guest.errors import GuestError, MissingEvent, ScriptRefused, TracerFailed
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
@@ -71,6 +71,10 @@ def facts_of(series: Series) -> dict[str, Any]:
             "kcsan-watchpoints": 1,
         },
     }
+
+
+def complaint(message: str, fault: str = "apparatus") -> dict[str, str]:
+    return {"kind": "x", "fault": fault, "message": message}
 
 
 def watched(
@@ -367,7 +371,7 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
         if "sched:sched_stat_throttled" in reader:
             reader["sched:sched_stat_throttled"]["seen"] = 0
     del facts["readers"]["raw"]["sched_cfs_unthrottle_tp"]
-    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": ["no memory"]}
+    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": [complaint("no memory")]}
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"toggles_survived": "fail"}
     detail = failing(checks)["toggles_survived"]
@@ -427,34 +431,25 @@ def test_an_event_that_is_switched_too_rarely(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("failed", "status"),
     [
-        (LATE, "error"),
-        ("bpftrace visit: did not stop", "error"),
-        ("bpftrace visit: exit status 1:\nERROR: it was attached already", "error"),
-        ("bpftrace visit: exit status -9 before it was attached:\nERROR: no", "error"),
-        (
-            "bpftrace visit: exit status 1 before it was attached:\n"
-            "stdin:1:1-9: ERROR: Failed to attach: Cannot allocate memory",
-            "error",
-        ),
-        (
-            "bpftrace visit: exit status 1 before it was attached:\n"
-            "stdin:1:1-9: ERROR: Failed to attach: Invalid argument",
-            "fail",
-        ),
-        ("bpftrace visit: WARNING: Unable to attach probe: x", "fail"),
-        ("bpftrace visit: the running kernel has no tracepoint x:y", "fail"),
+        (TracerFailed(LATE), "error"),
+        # Whatever its words are.
+        (TracerFailed("visit: WARNING: Unable to attach probe: x"), "error"),
+        (ScriptRefused("visit: ERROR: Failed to attach: Invalid argument"), "fail"),
+        (MissingEvent("x:y", "bpftrace visit"), "fail"),
     ],
 )
-def test_a_visit_of_bpftrace_that_comes_to_nothing(error: str, status: str) -> None:
+def test_a_visit_of_bpftrace_that_comes_to_nothing(
+    failed: GuestError, status: str
+) -> None:
     series = load("drm-sched")
     facts = facts_of(series)
-    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": [error]}
+    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": [failed.as_json()]}
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"toggles_survived": status}
     if status == "error":
-        assert checks["toggles_survived"].detail == f"debug: {error}"
+        assert checks["toggles_survived"].detail == f"debug: {failed}"
     facts["bpftrace"]["rounds"] = 3
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"toggles_survived": status}
@@ -465,14 +460,10 @@ def test_a_visit_of_bpftrace_that_comes_to_nothing(error: str, status: str) -> N
     assert statuses(checks) == {"toggles_survived": "fail"}
 
 
-def test_a_shortage_is_what_the_guest_takes_for_one() -> None:
-    assert debugcheck._SHORT_OF.pattern == bpftrace._SHORT_OF.pattern
-
-
 def test_a_processor_that_stays() -> None:
     series = load("drm-sched")
     facts = facts_of(series)
-    errors = ["cpu1: Device busy"]
+    errors = [complaint("cpu1: Device busy", "series")]
     facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "runs": 0, "errors": errors}
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"cpu_hotplug_survived": "fail"}
@@ -536,11 +527,12 @@ def test_a_guest_that_hangs_with_reports_of_the_base(
 def test_an_error_of_the_agent_beside_the_processors() -> None:
     series = load("drm-sched")
     facts = facts_of(series)
-    facts["cpus"]["errors"] = ["the workload: OSError(28, 'No space left')"]
+    facts["cpus"]["errors"] = [complaint("the workload: OSError(28, 'No space left')")]
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"cpu_hotplug_survived": "error"}
     assert "No space left" in checks["cpu_hotplug_survived"].detail
-    facts["cpus"]["errors"].append("cpu1/online: Device or resource busy")
+    busy = complaint("cpu1/online: Device or resource busy", "series")
+    facts["cpus"]["errors"].append(busy)
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"cpu_hotplug_survived": "fail"}
 
@@ -552,7 +544,7 @@ def test_a_module_that_stays() -> None:
         "unloads": {},
         "owners": {"gpu_scheduler:drm_sched_job_wait": "gpu_sched"},
         "runs": 0,
-        "errors": ["modprobe -r drm_sched_tests: in use"],
+        "errors": [complaint("modprobe -r drm_sched_tests: in use", "series")],
     }
     checks = judged(series, watched(series, facts=facts))
     assert statuses(checks) == {"modules_reloaded": "fail"}
@@ -944,7 +936,7 @@ def test_only_a_guest_without_fault_is_kept() -> None:
     series = load("drm-sched")
     assert debugcheck.worth_keeping(series, "debug", watched(series))
     facts = facts_of(series)
-    facts["bpftrace"]["errors"] = ["it did not attach"]
+    facts["bpftrace"]["errors"] = [complaint("it did not attach")]
     late = watched(series, facts=facts)
     alone = debugcheck.GuestPair(late, None, frozenset())
     # That it is to be run again is nothing that the base can be asked about.

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from kstall_guest import errors, session, stress
 from kstall_guest import job as jobs
-from kstall_guest import session, stress
 from kstall_guest.errors import BadJob, StressFailed
 from kstall_guest.tracefs import Tracefs
 
@@ -194,9 +194,9 @@ def test_what_is_switched_and_how_it_is_filtered(
 def test_a_module_that_stays_is_reported(system: stress.System, tmp_path: Path) -> None:
     facts, _ = run(system, tmp_path / "r", reload=["stuck", "one"])
     assert facts["modules"]["unloads"] == {"one": 2}
-    assert facts["modules"]["errors"][0] == (
-        "modprobe -r stuck: Module stuck is in use."
-    )
+    error = facts["modules"]["errors"][0]
+    assert error["message"] == "modprobe -r stuck: Module stuck is in use."
+    assert errors.fault_of(error) == "series"
 
 
 def test_time_alone_does_not_say_that_a_module_stays(
@@ -226,8 +226,9 @@ def test_a_module_that_stays_is_waited_for_once(
         MODPROBE.replace('echo "Module', 'echo try >>"$0.tries"; echo "Module')
     )
     facts, _ = run(system, tmp_path / "r", reload=["stuck"], reloads=3)
-    text = "modprobe -r stuck: Module stuck is in use."
-    assert facts["modules"]["errors"] == [text] * 3
+    assert [error["message"] for error in facts["modules"]["errors"]] == [
+        "modprobe -r stuck: Module stuck is in use."
+    ] * 3
     tries = (modprobe.parent / "modprobe.tries").read_text().count("try")
     # One in each of the two later rounds, and those of the first.
     assert 3 <= tries <= 2 + 4
@@ -241,7 +242,9 @@ def test_a_processor_that_stays_is_reported(
     switch.mkdir()
     facts, _ = run(system, tmp_path / "r")
     assert facts["cpus"]["cycles"] == {"1": 3}
-    assert facts["cpus"]["errors"][0].endswith("cpu2/online: Is a directory")
+    error = facts["cpus"]["errors"][0]
+    assert error["message"].endswith("cpu2/online: Is a directory")
+    assert errors.fault_of(error) == "series"
 
 
 def test_a_kernel_that_does_not_look_is_reported(
@@ -263,13 +266,24 @@ def test_lockdep_that_gave_up_is_reported(
     assert facts["lockdep"] is False
 
 
-def test_bpftrace_that_fails_is_reported(system: stress.System, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("raise SystemExit(3)", "apparatus"),
+        ("raise SystemExit('ERROR: Invalid argument')", "series"),
+    ],
+)
+def test_bpftrace_that_fails_is_reported(
+    system: stress.System, tmp_path: Path, program: str, fault: str
+) -> None:
     failing = stress.System(
-        **{**vars(system), "bpftrace": (sys.executable, "-c", "raise SystemExit(3)")}
+        **{**vars(system), "bpftrace": (sys.executable, "-c", program)}
     )
     facts, _ = run(failing, tmp_path / "r")
     assert facts["bpftrace"]["rounds"] == 0
-    assert "exit status 3 before it was attached" in facts["bpftrace"]["errors"][0]
+    error = facts["bpftrace"]["errors"][0]
+    assert "before it was attached" in error["message"]
+    assert errors.fault_of(error) == fault
 
 
 def test_too_few_toggles_are_waited_for_and_then_reported(
@@ -391,4 +405,6 @@ def test_a_workload_that_cannot_be_run_while_processors_go(
 
     stress.run(job, job.stress, system, execute, reports.append)
     assert reports[-1]["cpus"]["runs"] == 0
-    assert reports[-1]["cpus"]["errors"] == ["the workload: KeyError('seconds')"]
+    (error,) = reports[-1]["cpus"]["errors"]
+    assert error["message"] == "the workload: KeyError('seconds')"
+    assert errors.fault_of(error) == "apparatus"

@@ -210,6 +210,13 @@ class StressFailed(GuestError):
     kind = "stress-failed"
 
 
+class StressRefused(StressFailed):
+    """The kernel did not let go of a processor or a module, or did not take it back."""
+
+    kind = "stress-refused"
+    fault: Fault = "series"
+
+
 class Unkillable(GuestError):
     """A process of the workload outlived SIGKILL, by time that the guest had.
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import bpftrace
-from .errors import MissingEvent, StressFailed
+from .errors import GuestError, MissingEvent, StressFailed, StressRefused
 from .files import write_text
 from .job import Job, Stress, Workload
 from .layout import Layout
@@ -84,6 +84,7 @@ def run(
     cpus {cycles: {number: count}, runs, errors}, modules {unloads: {name: count},
     owners: {event: name}, runs, errors}, leaks (bool: looked for), lockdep (null, or
     whether it still watches), counters {name: what the kernel has counted by itself}.
+    Errors are as by `GuestError.as_json`.
     Raises `StressFailed` if nothing can be switched at all.
     """
     facts: dict[str, Any] = {
@@ -301,7 +302,7 @@ class Visitor:
     system: System
     rounds: int = 0
     seen: dict[str, int] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
+    errors: list[GuestError] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def facts(self) -> dict[str, Any]:
@@ -310,7 +311,7 @@ class Visitor:
             "rounds": self.rounds,
             "seen": dict(self.seen),
             # Hundreds of the same would say no more.
-            "errors": self.errors[:10],
+            "errors": [error.as_json() for error in self.errors[:10]],
         }
 
     @contextmanager
@@ -333,7 +334,9 @@ class Visitor:
                 self._visit()
                 self._over.wait(_AWAY * (time.monotonic() - began))
             except Exception as error:  # that of a thread would be lost
-                self.errors.append(str(error) or repr(error))
+                if not isinstance(error, GuestError):
+                    error = GuestError(repr(error))
+                self.errors.append(error)
                 self._over.wait(_BPFTRACE_ON_S)
 
     def _visit(self) -> None:
@@ -356,7 +359,7 @@ class Visitor:
         finally:
             bpftrace.kill([tracer])
         if outcome.exit_status != 0:
-            raise StressFailed(str(outcome.errors[0]))
+            raise outcome.errors[0]
         self.rounds += 1
         for name, count in _counted(outcome.output).items():
             self.seen[name] = self.seen.get(name, 0) + count
@@ -406,7 +409,7 @@ def _cpus(
             while not over.is_set():
                 facts["runs"] += again("cpus")
         except Exception as error:  # that of a thread would be lost
-            facts["errors"].append(f"the workload: {error!r}")
+            facts["errors"].append(GuestError(f"the workload: {error!r}").as_json())
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
@@ -419,7 +422,8 @@ def _cpus(
                     time.sleep(0.05)
                     switch.write_text("1")
                 except OSError as error:
-                    facts["errors"].append(f"{switch}: {error.strerror}")
+                    refused = StressRefused(f"{switch}: {error.strerror}")
+                    facts["errors"].append(refused.as_json())
                     continue
                 number = switch.parent.name.removeprefix("cpu")
                 facts["cycles"][number] = facts["cycles"].get(number, 0) + 1
@@ -450,7 +454,7 @@ def _modules(
             complaint = _unload(name, job, system, patient=name not in stuck)
             if complaint:
                 stuck.add(name)
-                facts["errors"].append(complaint)
+                facts["errors"].append(StressRefused(complaint).as_json())
             else:
                 gone.append(name)
         for name in dict.fromkeys(owners.values()):
@@ -459,7 +463,8 @@ def _modules(
         for name in job.all_modules():
             done = _modprobe(system, job, name)
             if done.returncode != 0:
-                facts["errors"].append(f"modprobe {name}: {done.stdout.strip()}")
+                refused = StressRefused(f"modprobe {name}: {done.stdout.strip()}")
+                facts["errors"].append(refused.as_json())
         for name in gone:
             facts["unloads"][name] = facts["unloads"].get(name, 0) + 1
         toggler.go_on()

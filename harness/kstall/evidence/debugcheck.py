@@ -35,20 +35,6 @@ _LINES = 40
 # The kernel counts these itself, and prints the first few.
 _COUNTED = ("dma-errors", "object-warnings")
 _SUSPECTED = re.compile(r"kmemleak: \w+ new suspected memory leaks")
-# How bpftrace and its driver in the guest say that the kernel refused it an event, and
-# that it had not enough of something; as in kstall_guest/bpftrace.py.
-_REFUSED = re.compile(
-    r"has no tracepoint"
-    r"|exit status \d+ before it was attached(?:.|\n)*^(?:\S+:[\d:-]+: )?ERROR: "
-    r"|WARNING: .*(?:skipping|not loaded|Unable to attach)",
-    re.MULTILINE,
-)
-_SHORT_OF = re.compile(
-    r"Cannot allocate memory|No space left|Too many open files|ENOMEM|EMFILE|EAGAIN"
-    r"|Resource temporarily unavailable|resource busy|Interrupted system call"
-)
-# How the agent begins an error of its own among those of the processors.
-_OWN = "the workload: "
 _NO_FACTS = "the guest does not say what was done to its kernel"
 
 
@@ -253,9 +239,13 @@ def _trouble(watched: Watched, name: str) -> str:
         faults = entry.get("errors") or []
         if any(errors.fault_of(error) == "series" for error in faults):
             return ""
-        said = [str(error.get("message", error.get("kind"))) for error in faults]
-        return f"workload {name}: {'; '.join(said) or entry.get('status')}"
+        return f"workload {name}: {_messages(faults) or entry.get('status')}"
     return ""
+
+
+def _messages(faults: Collection[Mapping[str, Any]]) -> str:
+    """What errors of the agent say."""
+    return "; ".join(str(error.get("message", error.get("kind"))) for error in faults)
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
@@ -491,11 +481,9 @@ def toggles_survived(series: Series, saved: Saved) -> Verdict:
                     sum(sightings) + visits.get("seen", {}).get(key, 0),
                     1,
                 )
-        complaints = visits.get("errors", ["it was not started"])
-        refused = any(
-            _REFUSED.search(text) and not _SHORT_OF.search(text) for text in complaints
-        )
-        said = "; ".join(complaints)
+        faults = visits.get("errors", [{"message": "it was not started"}])
+        refused = any(errors.fault_of(error) == "series" for error in faults)
+        said = _messages(faults)
         alone = _excuse(saved, flavour, said or "bpftrace had no time for a visit")
         with verdict.excused("" if refused else alone):
             # Once is enough: it takes minutes there, and the other readers do the same.
@@ -585,13 +573,13 @@ def _compare_runs(
     """
     watched = saved.pairs[flavour].patched
     facts = watched.facts.get(step, {})
-    complaints = [str(error) for error in facts.get("errors", [_NO_FACTS])]
-    own = [text for text in complaints if text.startswith(_OWN) or text == _NO_FACTS]
-    trouble = _trouble(watched, step) or "; ".join(own)
+    faults = facts.get("errors", [{"message": _NO_FACTS}])
+    own = [error for error in faults if errors.fault_of(error) == "apparatus"]
+    trouble = _trouble(watched, step) or _messages(own)
     with verdict.excused(_excuse(saved, flavour, trouble)):
         verdict.at_least(f"{flavour}: {label}", facts.get("runs", 0), 1)
-    with verdict.excused(_excuse(saved, flavour, trouble) if own == complaints else ""):
-        verdict.equal(f"{flavour}: errors", "; ".join(complaints), "")
+    with verdict.excused(_excuse(saved, flavour, trouble) if own == faults else ""):
+        verdict.equal(f"{flavour}: errors", _messages(faults), "")
 
 
 def workloads_come_to_their_end(series: Series, saved: Saved) -> Verdict:
