@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
+import consoles
 from kstall.evidence import debugcheck
-from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Side, Watched, console, splats
+from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Side, Watched, splats
 from kstall.pipeline import debugging
 from kstall.series import Project, Series
 from kstall.verdict import Check
@@ -99,7 +100,7 @@ def watched(
             "workloads": loads,
             "stress": facts_of(series) if facts is None else facts,
         },
-        tuple(splats.kernel_report(splat) for splat in console.scan(text)),
+        tuple(splats.kernel_report(splat) for splat in consoles.scan(text)),
         None if leaked is None else splats.leaks(leaked),
         lost,
     )

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
+import consoles
 import kerneltree
 from kstall.base import KstallError, NotJudged, arch
 from kstall.build import Ground, Kernel, kconfig
@@ -112,7 +113,7 @@ class Bench:
             console=out / "console.log",
             seconds=330.0,
             first_line_seconds=2.0,
-            splats=console.scan(self.console),
+            splats=consoles.scan(self.console),
             argv=("vng",),
             **facts,
         )
@@ -407,7 +408,7 @@ class Stages:
         answer = self.answers.get(f"{words[1].name}/{name}", self.answers.get(name, ""))
         if isinstance(answer, Exception):
             raise answer
-        reports = tuple(map(splats.kernel_report, console.scan(answer)))
+        reports = tuple(map(splats.kernel_report, consoles.scan(answer)))
         counters = {
             "dma-errors": 0,
             "dma-disabled": 0,

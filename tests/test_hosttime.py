@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import consoles
 from kstall.guest import console, hosttime
 from kstall.guest.hosttime import Host, HostSample, Thresholds
 
@@ -43,7 +44,7 @@ def slow_disk(share: float) -> Host:
 
 
 def splat(line: str, more: str = "") -> console.Splat:
-    (report,) = console.scan(f"[  100.000000] {line}\n[  100.000001] {more}\n")
+    (report,) = consoles.scan(f"[  100.000000] {line}\n[  100.000001] {more}\n")
     return report
 
 
@@ -88,7 +89,7 @@ def test_which_reports_go_by_the_clock(
     ],
 )
 def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
-    assert console.scan(f"[  100.000000] {line}\n") == ()
+    assert consoles.scan(f"[  100.000000] {line}\n") == ()
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,15 @@ def test_words_from_a_command_that_has_none_are_an_error(place: Path) -> None:
     assert answer.error is not None
 
 
-def test_a_monitor_that_does_not_answer_is_given_up(place: Path) -> None:
+def test_a_monitor_that_does_not_answer_is_given_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "DEADLINE", 0.2)
     with (
         fake_qemu(place / "qmp", silent=frozenset({"stop"})) as qemu,
         pytest.raises(MonitorError, match=r"did not answer within 0\.2 s"),
     ):
-        monitor.perform(qemu.path, [QemuCommand("stop")], deadline=0.2)
+        monitor.perform(qemu.path, [QemuCommand("stop")])
 
 
 def test_a_monitor_that_is_gone_is_named(

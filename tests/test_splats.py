@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import consoles
 from kstall.base import KstallError
-from kstall.guest import console, splats
+from kstall.guest import splats
 
 DATA = Path(__file__).parent / "data/console"
 
 
 def reports(text: str) -> list[splats.KernelReport]:
-    return [splats.kernel_report(splat) for splat in console.scan(text)]
+    return [splats.kernel_report(splat) for splat in consoles.scan(text)]
 
 
 def printed(*lines: str, start: float = 1.0) -> str:

@@ -12,9 +12,8 @@ import re
 import selectors
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import hosttime
@@ -45,7 +44,6 @@ class Perf:
     process: subprocess.Popen[bytes]
     data: Path
     stderr: Path
-    began: float = field(default_factory=time.monotonic)
 
     def wait_attached(self, timeout: float) -> None:
         """Return when every event is enabled.  Raises `TracerFailed`."""

@@ -141,17 +141,11 @@ class Splat:
     excerpt: str
 
 
-def scan(text: str) -> tuple[Splat, ...]:
-    """Every report in a console's text, in order of appearance."""
-    lines = text.replace("\r", "").split("\n")
-    return tuple(splat for splat, _ in _reports(lines))
-
-
 def scan_file(path: Path) -> tuple[Splat, ...]:
-    """`scan` for a file of any size: a guest may print without end.
+    """The reports on a console, in order of appearance.
 
-    After the first thousand reports, only those with a new headline are added, up to a
-    thousand, and a panic.
+    A guest may print without end: after the first thousand reports, only those with a
+    new headline are added, up to a thousand, and a panic.
     """
     with path.open("rb") as file:
         splats = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))

@@ -462,7 +462,7 @@ class _Watch:
 
     hung: bool
     first_line: float | None
-    printed: int | None = None
+    printed: int
 
 
 def _wait(
@@ -505,7 +505,7 @@ def _judge(
     performed: tuple[monitor.Performed, ...],
 ) -> GuestRun:
     splats = console_text.scan_file(console)
-    if watch.hung and watch.printed is not None:
+    if watch.hung:
         # Without the dump of the tasks, which may overrun the kernel's log.
         offsets = console_text.offsets(console, [splat.line for splat in splats])
         splats = tuple(splat for splat in splats if offsets[splat.line] < watch.printed)

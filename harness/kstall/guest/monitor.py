@@ -90,36 +90,34 @@ class Performed:
         return asdict(self)
 
 
-def perform(
-    monitor: Path, commands: Sequence[QemuCommand], *, deadline: float = DEADLINE
-) -> tuple[Answer, ...]:
+def perform(monitor: Path, commands: Sequence[QemuCommand]) -> tuple[Answer, ...]:
     """Give ``commands`` to the QMP socket ``monitor``, in order.
 
     All of them are given, even after one failed, or a `stop` would be left without its
     `cont`.  Raises `MonitorError` if QEMU is gone or does not answer within
-    ``deadline`` seconds.
+    `DEADLINE` seconds.
     """
     # Losing QEMU is raised as an error; without a handler Python also prints it.
     log = logging.getLogger("qemu.qmp")
     if not log.handlers:
         log.addHandler(logging.NullHandler())
     try:
-        return asyncio.run(_limited(monitor, commands, deadline))
+        return asyncio.run(_limited(monitor, commands))
     except TimeoutError as error:
         raise MonitorError(
-            f"QEMU's monitor did not answer within {deadline:g} s"
+            f"QEMU's monitor did not answer within {DEADLINE:g} s"
         ) from error
     except (QMPError, OSError, EOFError) as error:
         raise MonitorError(f"QEMU's monitor: {error}") from error
 
 
 async def _limited(
-    monitor: Path, commands: Sequence[QemuCommand], deadline: float
+    monitor: Path, commands: Sequence[QemuCommand]
 ) -> tuple[Answer, ...]:
     # Disconnecting takes a second at most, even from a QEMU that is stuck.
     client = QMPClient("kstall")
     try:
-        async with asyncio.timeout(deadline):
+        async with asyncio.timeout(DEADLINE):
             await client.connect(str(monitor))
             return tuple([await _execute(client, command) for command in commands])
     finally:
