@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``python3 -m kstall_guest JOB.json``: do a job inside the guest.
 
-Everything it finds out is in ``<results>/agent.json``, which is rewritten after each
-step: a panic in the third workload leaves the results of the first two.  The exit
-status is 0 when every workload was attempted, whatever came of it, and 1 when the
-job as a whole could not be done (agent.json has the reason, if it could be written).
+The outcome is in ``<results>/agent.json``, which is rewritten after each step: a panic
+in the third workload leaves the results of the first two.  The exit status is 0 if
+every workload was attempted, with any outcome, and 1 if the job as a whole could not be
+done (agent.json has the reason, if it could be written).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEBUGFS = Path("/sys/kernel/debug")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do the job of that file; the exit status is 1 if it could not be done."""
+    """Do the job of the file in ``argv``; returns the exit status."""
     if len(argv) != 1:
         print("usage: python3 -m kstall_guest JOB.json", file=sys.stderr)
         return 1
@@ -65,12 +65,12 @@ class Report:
         self.update()
 
     def update(self, **values: Any) -> None:
-        """Put ``values`` in, and write all of it."""
+        """Add or replace ``values``, and write the file."""
         self._value.update(values)
         write_json(self._path, self._value)
 
     def workload(self, entry: dict[str, Any]) -> None:
-        """Add a workload's entry, or replace the one it was announced with."""
+        """Add a workload's entry; it replaces an earlier entry of that workload."""
         known = [w for w in self._value["workloads"] if w["name"] != entry["name"]]
         self.update(workloads=[*known, entry])
 
@@ -108,7 +108,7 @@ def _do(job: jobs.Job, report: Report) -> None:
         for load in job.workloads:
             run(load, load.name)
     else:
-        # Other guests have not got it.
+        # Only guests of debug kernels have this module.
         from . import stress  # noqa: PLC0415
 
         stress.run(
@@ -127,7 +127,7 @@ def _run(
     load: jobs.Workload,
     results: Path,
 ) -> dict[str, Any]:
-    """Run a workload; what became of it, for agent.json."""
+    """Run a workload, and return its entry in agent.json."""
     broken = [name for name in load.modules if name in unloadable]
     if broken:
         error = NoModule(unloadable[broken[0]]).as_json()
@@ -153,16 +153,16 @@ def gnu_build_id(notes: bytes) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {
+    versions = {
         "kernel": Path("/proc/version").read_text().strip(),
         "python": sys.version.split()[0],
     }
-    # Asking bpftrace itself would load LLVM, seconds under TCG, to learn one number.
+    # `bpftrace --version` would load LLVM, which takes seconds under TCG.
     status = Path("/var/lib/dpkg/status")
     text = status.read_text(errors="replace") if status.exists() else ""
     match = re.search(r"^Package: bpftrace\n(?:.+\n)*?Version: (\S+)", text, re.M)
-    found["bpftrace"] = match[1] if match else "unknown"
-    return found
+    versions["bpftrace"] = match[1] if match else "unknown"
+    return versions
 
 
 def _mount(kind: str, where: Path, proof: str) -> None:
@@ -182,7 +182,7 @@ def _mount(kind: str, where: Path, proof: str) -> None:
 
 
 def _modprobe(job: jobs.Job) -> dict[str, str]:
-    """Load every module; the answer maps those that failed to modprobe's words."""
+    """Load every module; returns modprobe's messages by the modules that failed."""
     failed = {}
     for name in job.all_modules():
         done = subprocess.run(
@@ -193,8 +193,8 @@ def _modprobe(job: jobs.Job) -> dict[str, str]:
             check=False,
         )
         if done.returncode != 0:
-            said = done.stdout.strip() or f"exit status {done.returncode}"
-            failed[name] = f"modprobe {name}: {said}"
+            message = done.stdout.strip() or f"exit status {done.returncode}"
+            failed[name] = f"modprobe {name}: {message}"
     return failed
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bare tracepoints: hooks without a record, known to BPF and to nobody else.
+"""Bare tracepoints: hooks without a record, to which only BPF can attach.
 
-`DECLARE_TRACE` makes no tracefs event, so there is no format file that says what the
-arguments are.  The job says it: their C types in order, and which members behind
-pointer arguments to read along.  bpftrace takes such a hook as
+`DECLARE_TRACE` makes no tracefs event, so no format file describes the arguments.  The
+job does: their C types in order, and which members behind pointer arguments are to be
+read, too.  For bpftrace such a hook is
 ``rawtracepoint:<name>_tp`` with arg0, arg1, ...
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from .errors import NotRecordable
 
-# A probe's arguments arrive as 64-bit words whose upper part means nothing for a
-# shorter type, so each is first cut to its own width.
+# A probe's arguments are 64-bit words whose upper part is undefined for a shorter
+# type, so each is first cut to its own width.
 _SCALARS = {
     "u64": "(uint64)",
     "unsigned long": "(uint64)",
@@ -55,14 +55,17 @@ class Bare:
         return tuple(name for name, _ in (*self.args, *self.reads))
 
     def expressions(self) -> tuple[str, ...]:
-        """bpftrace's words for each value, 64 bits wide.  Raises `NotRecordable`."""
-        found = []
+        """bpftrace's expression for each value, 64 bits wide.
+
+        Raises `NotRecordable`.
+        """
+        expressions = []
         for number, (name, ctype) in enumerate(self.args):
             if _POINTER.fullmatch(ctype):
-                found.append(f"(uint64)arg{number}")
+                expressions.append(f"(uint64)arg{number}")
             elif ctype in _SCALARS or _ENUM.fullmatch(ctype):
                 cut = _SCALARS.get(ctype, _SCALARS["unsigned int"])
-                found.append(f"{cut}arg{number}")
+                expressions.append(f"{cut}arg{number}")
             else:
                 raise NotRecordable(
                     f"{self.event}: argument {ctype} {name}: neither a pointer to a "
@@ -78,5 +81,5 @@ class Bare:
                     "argument to a member"
                 )
             pointer = f"(({self.args[number][1]})arg{number})"
-            found.append(f"(int64){pointer}{match[2]}")
-        return tuple(found)
+            expressions.append(f"(int64){pointer}{match[2]}")
+        return tuple(expressions)

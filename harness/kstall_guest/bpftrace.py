@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""bpftrace as a child process that is known to watch, and known to have seen all.
+"""bpftrace as a child process: known to be attached, and known to have lost nothing.
 
-What follows from reading bpftrace 0.23.2 (src/bpftrace.cpp, src/child.cpp):
+What follows from the source of bpftrace 0.23.2 (src/bpftrace.cpp, src/child.cpp):
 
 * Attached.  The "attached_probes" JSON record is written before the programs are even
   loaded (of ten events right after it none was counted), and it counts probes that
   do not exist.  What BEGIN prints shows up later only because printing waits.  The
-  sign that comes after the last attachment by design is the line that
-  ``__BPFTRACE_NOTIFY_PROBES_ATTACHED`` asks for on stdout; bpftrace's own tests wait
-  for it, and Debian builds without sd_notify.
+  line on stdout that ``__BPFTRACE_NOTIFY_PROBES_ATTACHED`` requests comes after the
+  last attachment by design; bpftrace's own tests wait for it, and Debian builds without
+  sd_notify.
 * Stopping.  After SIGINT the event callback drops whatever is still queued, and that
   is not reported as lost: of 20000 lines 9215 came out.  When the child of ``-c``
   exits, everything queued is printed, then END runs, then the maps are printed.  So
   the child is a `cat` that waits for our end of a pipe: closing it stops the trace,
-  and our death stops it too.  A script whose own printing fires its probes (write(2),
-  say) comes to no end in any way: it is killed after a while, which is an error.
-* Missing tracepoints.  In a probe with several attach points one that does not exist
-  is a warning and the rest is traced.  Here it is an error.
+  and so does the end of the agent.  A script whose own printing fires its probes
+  (write(2), say) never ends: it is killed after a while, which is an error.
+* Missing tracepoints.  In a probe with several attach points, an attach point that
+  does not exist causes a warning, and the others are traced.  Here it is an error.
 * Loss.  A full ring is counted and reported as "lost_events".  A tracepoint that
-  fires while the same CPU runs another BPF program is skipped without a word, for perf
-  as well; only the program's fdinfo counts it, so it is read before the programs go.
-  That count has been seen to fall short: compare with ftrace's.
-* Looking on.  bpf(2) on a map counts as running a program (kernel/bpf/syscall.c,
-  bpf_disable_instrumentation), and the caller can lose its CPU meanwhile: whatever
-  fires there until it gets it back is skipped.  bpftrace reads a map whenever it has
-  taken something from its ring.  So it is stopped while the workload runs, and what is
-  recorded waits in the ring, which has room for all of it.
+  fires while the same CPU runs another BPF program is skipped silently, for perf as
+  well; only the program's fdinfo counts it, so it is read before the programs end.
+  That count has been seen to be too low: compare with ftrace's.
+* Reading maps.  bpf(2) on a map counts as running a program (kernel/bpf/syscall.c,
+  bpf_disable_instrumentation), and the caller may be preempted meanwhile: all that
+  fires on its CPU until it runs again is skipped.  bpftrace reads a map whenever it has
+  taken something from its ring.  So it is stopped while the workload runs, and the
+  records stay in the ring, which has room for all of them.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from .errors import (
 _ATTACHED = b"__BPFTRACE_NOTIFY_PROBES_ATTACHED\n"
 _MISSING = re.compile(r"tracepoints? not found: (\S+:\S+)")
 _SKIPPED = re.compile(r"WARNING: .*(?:skipping|not loaded|Unable to attach).*")
-# What it says when it does not like the script, and when it had not what it needs.
+# Its messages if it rejects the script, and if a resource was not available.
 _REFUSED = re.compile(r"(?m)^(?:\S+:[\d:-]+: )?ERROR: ")
 _SHORT_OF = re.compile(
     r"Cannot allocate memory|No space left|Too many open files|ENOMEM|EMFILE|EAGAIN"
     r"|Resource temporarily unavailable|resource busy|Interrupted system call"
 )
-# Of helpers: not now (a bucket that is locked on this CPU), or no memory.
+# Errors of helpers: a bucket that is locked on this CPU, or no memory.
 _BUSY = (-errno.EBUSY, -errno.EAGAIN, -errno.ENOMEM)
 # END, printing large maps and unloading LLVM take seconds under TCG.
 _STOP_S = 60.0
@@ -75,7 +75,7 @@ _HOLDER = "/usr/bin/cat"
 
 @dataclass
 class Tracer:
-    """One bpftrace process.  ``output`` is its JSON, ``stderr`` its complaints."""
+    """One bpftrace process; ``output`` and ``stderr`` are the files that it writes."""
 
     name: str
     output: Path
@@ -88,7 +88,7 @@ class Tracer:
 
     @property
     def attached(self) -> bool:
-        """Whether it has said that its probes are."""
+        """Whether it has reported that all its probes are attached."""
         return self.attached_s is not None
 
 
@@ -96,8 +96,8 @@ class Tracer:
 class Outcome:
     """How a tracer ended.
 
-    ``lost`` events did not fit the ring, ``missed`` ones fired while another BPF
-    program ran; ``attached_s`` is how long attaching took.
+    ``lost`` counts the events that did not fit into the ring, ``missed`` those that
+    fired while another BPF program ran; ``attached_s`` is how long attaching took.
     """
 
     name: str
@@ -129,7 +129,7 @@ def start(
     ring_pages: int,
     program: Sequence[str] = ("bpftrace",),
 ) -> Tracer:
-    """Start bpftrace on ``script``; the answer is not attached yet.
+    """Start bpftrace on ``script``; its probes are not attached yet.
 
     Its output goes to ``results``/bpftrace-<name>.json and .stderr.  Raises
     `TracerFailed` when it cannot be executed.
@@ -162,7 +162,7 @@ def start(
 def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
     """Return when every probe of every tracer is attached.
 
-    Raises `MissingEvent` or `TracerFailed` as soon as one gives up, and after
+    Raises `MissingEvent` or `TracerFailed` as soon as a tracer ends, and after
     ``timeout`` seconds.
     """
     countdown = hosttime.Countdown(timeout)
@@ -182,7 +182,7 @@ def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
             for key, _ in ready:
                 tracer = key.data
                 goes_on = _read(tracer)
-                # Both may come at once: the line, and the end of one that left.
+                # Both may arrive at once: the line, and the end of the process.
                 if _ATTACHED in tracer.stdout:
                     tracer.attached_s = round(time.monotonic() - tracer.began, 3)
                     selector.unregister(key.fileobj)
@@ -190,21 +190,20 @@ def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
                     raise _gave_up(tracer)
     for tracer in tracers:
         # The line is also printed when only some of several attach points exist.
-        problems = _complaints(tracer)
+        problems = _problems(tracer)
         if problems:
             raise problems[0]
 
 
 def pause(tracers: Sequence[Tracer]) -> None:
-    """Stop the processes, which does not keep their programs from recording.
+    """Suspend the processes; their programs in the kernel go on recording.
 
-    Raises `TracerFailed` for one that cannot be stopped; one that has ended is left to
-    `stop`.
+    Raises `TracerFailed` if that fails.  `stop` reports those that have ended.
     """
     for tracer in tracers:
         tracer.process.send_signal(signal.SIGSTOP)
     countdown = hosttime.Countdown(_STOP_S)
-    # It goes on in the kernel until it would return from there.
+    # A process in the kernel only stops when it returns to user space.
     how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
     for tracer in tracers:
         while tracer.process.returncode is None and not os.waitid(
@@ -216,9 +215,9 @@ def pause(tracers: Sequence[Tracer]) -> None:
 
 
 def stop(tracers: Sequence[Tracer], proc: Path = Path("/proc")) -> list[Outcome]:
-    """End all tracers, let them print their maps, and say what each one saw.
+    """End all tracers, which print their maps then, and return their outcomes.
 
-    One whose output is cut off, which it does not notice on a full disk, lost events.
+    Output that is cut off is an error: bpftrace does not notice a full disk.
     """
     early = {id(t) for t in tracers if t.attached and t.process.poll() is not None}
     for tracer in tracers:
@@ -232,7 +231,7 @@ def stop(tracers: Sequence[Tracer], proc: Path = Path("/proc")) -> list[Outcome]
 
 
 def kill(tracers: Iterable[Tracer]) -> None:
-    """End tracers whose output nobody wants any more."""
+    """End tracers whose output is not needed any more."""
     for tracer in tracers:
         if tracer.process.poll() is None:
             tracer.process.kill()
@@ -243,7 +242,7 @@ def kill(tracers: Iterable[Tracer]) -> None:
 
 
 def recursion_misses(fdinfo: Path) -> int:
-    """Events the kernel did not hand to the BPF programs a process holds."""
+    """Events that the kernel did not pass to the BPF programs of a process."""
     total = 0
     try:
         entries = sorted(fdinfo.iterdir())
@@ -307,7 +306,7 @@ def _outcome(tracer: Tracer, countdown: hosttime.Countdown, early: bool) -> Outc
 
 
 def _read(tracer: Tracer) -> bool:
-    """Take what stdout holds; false at its end."""
+    """Read all that is available on stdout; false at its end."""
     assert tracer.process.stdout is not None
     while True:
         try:
@@ -326,30 +325,31 @@ def _gave_up(tracer: Tracer) -> GuestError:
         status = tracer.process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
         return TracerFailed(f"bpftrace {tracer.name}: closed stdout and went on")
-    for problem in _complaints(tracer):
+    for problem in _problems(tracer):
         return problem
-    # One that a signal ended, or that has no memory, is not the script's fault.
-    said = _stderr(tracer)
-    by_itself = status > 0 and _REFUSED.search(said) and not _SHORT_OF.search(said)
-    return (ScriptRefused if by_itself else TracerFailed)(
+    # A signal, or a lack of memory, is not the script's fault.
+    text = _stderr(tracer)
+    rejected = status > 0 and _REFUSED.search(text) and not _SHORT_OF.search(text)
+    return (ScriptRefused if rejected else TracerFailed)(
         f"bpftrace {tracer.name}: exit status {status} before it was attached"
         f"{_tail(tracer)}"
     )
 
 
-def _complaints(tracer: Tracer) -> list[GuestError]:
+def _problems(tracer: Tracer) -> list[GuestError]:
+    """The probes that were not attached, by the messages on stderr."""
     text = _stderr(tracer)
-    found: list[GuestError] = [
+    problems: list[GuestError] = [
         MissingEvent(event.rstrip("."), f"bpftrace {tracer.name}")
         for event in _MISSING.findall(text)
     ]
-    found += [
+    problems += [
         (TracerFailed if _SHORT_OF.search(line) else ScriptRefused)(
             f"bpftrace {tracer.name}: {line}"
         )
         for line in _SKIPPED.findall(text)
     ]
-    return found
+    return problems
 
 
 def _printed(tracer: Tracer) -> str:
@@ -360,11 +360,11 @@ def _printed(tracer: Tracer) -> str:
 
 
 def _reported(name: str, lines: Iterable[str]) -> tuple[int, list[HelperError]]:
-    """(lost events, distinct helper errors) in the JSON ``lines`` that one printed."""
+    """(lost events, distinct helper errors) in a tracer's JSON ``lines``."""
     lost = 0
     helpers: dict[tuple[str, bool], int] = {}
     for line in lines:
-        # Decoding every line of a long record only to find none of these is slow.
+        # Decoding every line of a long record would be slow.
         if not line.startswith(('{"type": "lost_events"', '{"type": "helper_error"')):
             continue
         value = json.loads(line)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """perf and trace-cmd, which print a record by what its format file says.
 
-Neither asks the kernel for text: libtraceevent in them evaluates the print fmt itself,
-over the record's bytes, and not all that a TP_printk may hold can it evaluate.  perf
-watches the workload beside ftrace; trace-cmd reads the very pages that ftrace filled.
+Neither takes the kernel's text: their libtraceevent evaluates the print fmt over the
+record's bytes, and it cannot evaluate all that a TP_printk may contain.  perf records
+the workload beside ftrace; trace-cmd reads the same pages that ftrace filled.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from pathlib import Path
 from . import hosttime
 from .errors import DecoderCrashed, LostEvents, TracerFailed, last_words
 
-#: What each prints into the results of a workload.
+#: Files with the output of each, in the results of a workload.
 PERF, TRACE_CMD, LISTED = "perf.txt", "trace-cmd.txt", "perf-list.txt"
 
 _ATTACHED = b"attached"
-# perf enables all events and then starts its child, so what that says comes after; and
-# it ends when the child does, which is when our end of the pipe is closed.
+# perf enables all events before it starts its child, so the child's output shows that
+# it has; and it ends when the child does, which is when our end of the pipe is closed.
 _CHILD = ("sh", "-c", f"echo {_ATTACHED.decode()}; exec cat")
-# Of what is no tracepoint perf would read every process, binary and BPF program.
+# Without these, perf would also read every process, binary and BPF program.
 _PERF = ("perf", "record", "--all-cpus", "--clockid=mono", "--synth=no")
 _QUIET = ("--no-buildid", "--no-buildid-cache", "--no-bpf-event")
-# What does not fit is lost without an error: sixteen times as much as is usual.
+# Events that do not fit are lost without an error: sixteen times the default.
 _ROOM = ("--mmap-pages=8M",)
 _STEP_S = 120.0
-# How a program ends that falls over what it reads.
+# Exit statuses of a program that crashes on its input.
 _CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE)
 _LOST = re.compile(rb"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost (\d+)")
 
 
 @dataclass
 class Perf:
-    """A ``perf record`` that runs; its data and complaints are in scratch files."""
+    """A running ``perf record``; its data and messages are in scratch files."""
 
     process: subprocess.Popen[bytes]
     data: Path
@@ -56,8 +56,9 @@ class Perf:
             if not selector.select(0):
                 raise TracerFailed(f"perf record: not attached after {timeout:g} s")
         if not self.process.stdout.readline().startswith(_ATTACHED):
-            said = self._said()
-            raise TracerFailed(f"perf record: ended before it was attached{said}")
+            raise TracerFailed(
+                f"perf record: ended before it was attached{self._tail()}"
+            )
 
     def stop(self) -> None:
         """End the recording.  Raises `TracerFailed`."""
@@ -66,12 +67,12 @@ class Perf:
         try:
             status = hosttime.wait(self.process, _STEP_S)
         except subprocess.TimeoutExpired:
-            raise TracerFailed(f"perf record: did not stop{self._said()}") from None
+            raise TracerFailed(f"perf record: did not stop{self._tail()}") from None
         if status != 0:
-            raise TracerFailed(f"perf record: exit status {status}{self._said()}")
+            raise TracerFailed(f"perf record: exit status {status}{self._tail()}")
 
     def kill(self) -> None:
-        """End a recording that nobody wants any more, and drop what it wrote."""
+        """End a recording that is not needed any more, and delete its files."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -81,7 +82,7 @@ class Perf:
         for path in (self.data, self.stderr):
             path.unlink(missing_ok=True)
 
-    def _said(self) -> str:
+    def _tail(self) -> str:
         return last_words(self.stderr.read_text(encoding="utf-8", errors="replace"))
 
 
@@ -104,10 +105,10 @@ def perf(events: Sequence[str], scratch: Path) -> Perf:
 
 
 def printed_by_perf(recorded: Perf, events: Sequence[str], results: Path) -> None:
-    """What perf prints of its records and, by ``perf list``, knows of ``events``.
+    """Print perf's records, and ``perf list`` of ``events``, to the ``results``.
 
     Each record is a line ``[cpu] seconds.nanoseconds: system:event: text``.  Raises
-    `TracerFailed`, and `LostEvents` if the kernel had no room for some.
+    `TracerFailed`, and `LostEvents` if the kernel had no room for some records.
     """
     script = ("perf", "script", f"--input={recorded.data}", "--ns")
     shown = ("--show-lost-events", "--fields=trace:cpu,time,event,trace")
@@ -119,7 +120,7 @@ def printed_by_perf(recorded: Perf, events: Sequence[str], results: Path) -> Non
 
 
 def printed_by_trace_cmd(pages: Sequence[Path], scratch: Path, results: Path) -> None:
-    """What trace-cmd prints of ftrace's ``pages``, a file for each CPU, in order.
+    """Print ftrace's ``pages``, a file for each CPU in order, to the ``results``.
 
     Each record is a line ``task-pid [cpu] flags seconds.nanoseconds: event: text``.
     Raises `TracerFailed`.
@@ -127,7 +128,7 @@ def printed_by_trace_cmd(pages: Sequence[Path], scratch: Path, results: Path) ->
     data, log = scratch / "trace.dat", scratch / "trace-cmd.log"
     try:
         _run(("trace-cmd", "restore", "-o", str(data), *map(str, pages)), log)
-        # Plugins print what they like instead of the print fmt.
+        # Plugins do not print by the print fmt.
         report = ("trace-cmd", "report", "-N", "-t", "-i", str(data))
         _run(report, results / TRACE_CMD)
     finally:
@@ -153,6 +154,6 @@ def _run(argv: Sequence[str], output: Path) -> None:
     except subprocess.TimeoutExpired:
         raise TracerFailed(f"{what}: not done after {_STEP_S:g} s") from None
     if done.returncode != 0:
-        said = last_words(done.stderr.decode(errors="replace"))
+        tail = last_words(done.stderr.decode(errors="replace"))
         failed = DecoderCrashed if done.returncode in _CRASHES else TracerFailed
-        raise failed(f"{what}: exit status {done.returncode}{said}")
+        raise failed(f"{what}: exit status {done.returncode}{tail}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can go wrong in the guest, each with a ``kind`` that the host can match on.
+"""The errors of the guest, each with a ``kind`` that the host can match on.
 
-The kinds end up in agent.json as ``error.kind``, and whose fault each is as
-``error.fault``; both are part of its schema.  What is the apparatus' fault says nothing
-of the series, neither good nor bad.
+agent.json has the kind as ``error.kind``, and whose fault the error is as
+``error.fault``; both are part of its schema.  A fault of the apparatus says nothing
+about the series, neither good nor bad.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 Fault = Literal["apparatus", "series"]
 
-# What another try can find to be there.
+# Lacks of resources that another try may not have.
 _SHORT_OF = (
     errno.ENOMEM,
     errno.EAGAIN,
@@ -40,32 +40,32 @@ class GuestError(Exception):
 
 
 def last_words(text: str) -> str:
-    """The end of what a program said before it failed, to be put behind a message."""
+    """The end of a failed program's output, to be appended to a message."""
     tail = "\n".join(text.strip().splitlines()[-8:])
     return f":\n{tail}" if tail else ""
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether the machine had not enough of something, so that nobody is to blame."""
+    """Whether a resource of the machine was exhausted, so that nobody is to blame."""
     return error.errno in _SHORT_OF
 
 
 class BadJob(GuestError):
-    """The job file does not say what it must; the text starts with the place in it."""
+    """The job file is invalid; the text starts with the place in it."""
 
     kind = "bad-job"
 
 
 class WrongKernel(GuestError):
-    """Another kernel was booted than the one the job is about."""
+    """The booted kernel is not the job's."""
 
     kind = "wrong-kernel"
 
 
 class NoModule(GuestError):
-    """modprobe failed; ``message`` ends with what it said, or with its exit status.
+    """modprobe failed; ``message`` ends with its output, or with its exit status.
 
-    If the machine had not enough of something, or it was killed, nobody is to blame.
+    If a resource was exhausted, or modprobe was killed, nobody is to blame.
     """
 
     kind = "no-module"
@@ -74,7 +74,7 @@ class NoModule(GuestError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         words = "|".join(re.escape(os.strerror(number)) for number in _SHORT_OF)
-        # As subprocess has it, of a signal.
+        # subprocess's status for a signal.
         if re.search(rf": (?:{words}|exit status -\d+)$", message, re.MULTILINE):
             self.fault = "apparatus"
 
@@ -102,13 +102,13 @@ class NotRecordable(GuestError):
 
 
 class TracefsError(GuestError):
-    """The kernel refused a tracing set-up."""
+    """The kernel refused a setting of tracefs."""
 
     kind = "tracefs"
 
 
 class EventRefused(TracefsError):
-    """The kernel refused to switch an event on, and not for want of memory."""
+    """The kernel refused to enable an event, and not for want of memory."""
 
     kind = "event-refused"
     fault: Fault = "series"
@@ -121,27 +121,27 @@ class TracerFailed(GuestError):
 
 
 class ScriptRefused(TracerFailed):
-    """bpftrace says what is wrong with a script, for this kernel's events."""
+    """bpftrace rejects a script for this kernel's events, with a reason."""
 
     kind = "script-refused"
     fault: Fault = "series"
 
 
 class DecoderCrashed(TracerFailed):
-    """perf or trace-cmd fell over records or their format."""
+    """perf or trace-cmd crashed on records or their format."""
 
     kind = "decoder-crashed"
     fault: Fault = "series"
 
 
 class LostEvents(GuestError):
-    """A reader did not see every event, so no count it gives can be trusted."""
+    """A reader did not get every event, so its counts cannot be trusted."""
 
     kind = "lost-events"
 
 
 class SkippedEvents(LostEvents):
-    """The kernel did not hand ``count`` events to the programs of ``tracer``."""
+    """The kernel did not pass ``count`` events to the programs of ``tracer``."""
 
     kind = "skipped-events"
 
@@ -159,14 +159,14 @@ class SkippedEvents(LostEvents):
 
 
 class HelperError(GuestError):
-    """A BPF helper refused what the script asked of it (a full map, say)."""
+    """A BPF helper failed (a full map, say)."""
 
     kind = "helper-error"
     fault: Fault = "series"
 
 
 class HelperBusy(HelperError):
-    """A BPF helper could not do its work at that moment."""
+    """A BPF helper failed for the moment."""
 
     kind = "helper-busy"
     fault: Fault = "apparatus"
@@ -180,48 +180,48 @@ class CannotStart(GuestError):
 
 
 class Shortage(CannotStart):
-    """There was no memory, or no file handle, to execute the workload's program."""
+    """Memory or file handles did not suffice to execute the workload's program."""
 
     kind = "shortage"
     fault: Fault = "apparatus"
 
 
 class DeadlineOver(GuestError):
-    """The workload's program had not ended when its time was up."""
+    """The workload's program had not ended at its deadline."""
 
     kind = "deadline"
 
 
 class StepFailed(GuestError):
-    """The host could not do what a workload asked of it."""
+    """The host could not perform a step for a workload."""
 
     kind = "step-failed"
 
 
 class NotInTime(GuestError):
-    """What a workload waited for did not come; mostly no patch has any part in it."""
+    """A workload waited in vain; in most cases no patch is involved."""
 
     kind = "not-in-time"
 
 
 class StressFailed(GuestError):
-    """What should have stressed the kernel did not."""
+    """The kernel could not be stressed."""
 
     kind = "stress-failed"
 
 
 class StressRefused(StressFailed):
-    """The kernel did not let go of a processor or a module, or did not take it back."""
+    """A processor did not go offline or online, or a module was not (un)loaded."""
 
     kind = "stress-refused"
     fault: Fault = "series"
 
 
 class Unkillable(GuestError):
-    """A process of the workload outlived SIGKILL, by time that the guest had.
+    """A process of the workload outlived SIGKILL by minutes of the guest's own time.
 
-    A kernel at fault has said so by then, which is a verdict.  If it has not, nobody
-    knows who keeps the process: it may be a disk of the host's.
+    A kernel at fault has reported a hung task by then, which is a verdict.  Without a
+    report the reason is unknown: it may be a disk of the host's.
     """
 
     kind = "unkillable"
@@ -229,14 +229,14 @@ class Unkillable(GuestError):
 
 def kinds() -> dict[str, type[GuestError]]:
     """Every kind of error, by its name."""
-    return {one.kind: one for one in _below(GuestError)}
+    return {error.kind: error for error in _below(GuestError)}
 
 
 def fault_of(error: Mapping[str, Any]) -> Fault:
     """Whose fault an error of agent.json is.
 
-    One of before there were faults has that of its kind.  A kind that nobody knows is
-    the apparatus': what is not understood is no verdict.
+    An error without a fault, of an older agent, has that of its kind.  An unknown kind
+    is the apparatus' fault, as it gives no verdict.
     """
     if error.get("fault") in ("apparatus", "series"):
         fault: Fault = error["fault"]
@@ -247,5 +247,5 @@ def fault_of(error: Mapping[str, Any]) -> Fault:
 
 def _below(top: type[GuestError]) -> Iterator[type[GuestError]]:
     yield top
-    for one in top.__subclasses__():
-        yield from _below(one)
+    for error in top.__subclasses__():
+        yield from _below(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Writing results so that a panic one instruction later loses none of them."""
+"""Writing results so that a panic right afterwards loses none of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace ``path``: a reader sees the old file or the new, either on disk."""
+    """Replace ``path`` atomically: the old file or the new one is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.tmp")
     with scratch.open("wb") as file:

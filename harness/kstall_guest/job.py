@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The job: what the host asks of the guest, and its validation.
+"""The job: what the guest is to do, and its validation.
 
-All of it is checked before the first step, because a guest costs seconds to boot and
-a typo found after a minute of tracing is a minute lost.
+All of it is checked before the first step: a guest takes seconds to boot, and a typo
+that shows after a minute of tracing costs a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _EVENT = re.compile(r"[A-Za-z0-9_]+:[A-Za-z0-9_]+")
 _BUILD_ID = re.compile(r"[0-9a-f]{16,128}")
-# Directories of the results that no workload may be called like.
+# Directories of the results, whose names no workload may have.
 _TAKEN = frozenset({"formats"})
 
 
@@ -35,14 +35,14 @@ class Script:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program and what watches it.
+    """A program and its tracers.
 
     ``events`` go to an ftrace instance of its own, with those of ``beside`` that this
-    kernel has; ``record`` and the hooks in
-    ``bare`` to the generated bpftrace recorder; perf and trace-cmd decode those of
-    ``events`` that are in ``decode``, too.  ``deadline_s`` bounds the program,
-    ``attach_s`` the time that all bpftrace processes together may take to attach
-    (TCG: seconds each).  ``buffer_kb`` is ftrace's buffer per CPU.
+    kernel has; ``record`` and the hooks in ``bare`` go to the generated bpftrace
+    recorder; perf and trace-cmd decode those of ``events`` that are in ``decode``, too.
+    ``deadline_s`` is the program's, ``attach_s`` the time that all bpftrace processes
+    together may take to attach (TCG: seconds each).  ``buffer_kb`` is the size of
+    ftrace's buffer per CPU.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Stress:
-    """What is done to the kernel while, and after, the workloads run.
+    """The stress of a debug kernel while, and after, the workloads run.
 
     ``program``, which also gets the ``options``, switches ``events`` and the hooks in
-    ``bare`` on and off all the time; those that the kernel has not are left out.  Each
-    has to be switched ``toggles``
-    times by each reader, each CPU taken away ``cycles`` times, and the modules in
-    ``reload``, in this order, unloaded ``reloads`` times.
+    ``bare`` on and off all the time; those that the kernel lacks are left out.  Each
+    has to be switched ``toggles`` times by all readers together, each CPU to go offline
+    ``cycles`` times, and the modules in ``reload``, in this order, to be unloaded
+    ``reloads`` times.
     """
 
     program: Path
@@ -94,7 +94,7 @@ class Job:
     stress: Stress | None = None
 
     def all_formats(self) -> tuple[str, ...]:
-        """Every event whose format file the results must hold, without repeats."""
+        """Every event whose format file belongs to the results, without repeats."""
         wanted = dict.fromkeys(self.formats)
         for workload in self.workloads:
             wanted.update(dict.fromkeys(workload.events))
@@ -109,7 +109,7 @@ class Job:
 
 
 def load(path: Path) -> Job:
-    """Read a job file.  Raises `BadJob`, which names the place and what is wrong."""
+    """Read a job file.  Raises `BadJob` with the place and the mistake."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -213,7 +213,7 @@ def _distinct(names: list[str], place: str) -> None:
 
 
 class _Table:
-    """A JSON object that remembers where it stands and which keys were read."""
+    """A JSON object with its place in the job, and the keys that were not read yet."""
 
     def __init__(self, value: object, place: str) -> None:
         if not isinstance(value, dict):

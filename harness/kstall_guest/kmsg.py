@@ -12,15 +12,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Kmsg:
-    """A reader of /dev/kmsg, placed behind the newest record."""
+    """A reader of /dev/kmsg that begins behind the newest record."""
 
     handle: int
 
     def text(self) -> str:
         """All records since then as dmesg prints them, "[seconds] message" a line.
 
-        Records that were overwritten before they could be read leave a line that
-        says so.
+        A line of ours stands for records that were overwritten before they were read.
         """
         lines: list[str] = []
         while True:

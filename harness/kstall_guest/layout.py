@@ -53,24 +53,24 @@ class Layout:
         return f"{self.system}:{self.name}"
 
     def holes(self) -> tuple[Hole, ...]:
-        """Padding between members, and between the header and the first one.
+        """Padding between members, and between the header and the first member.
 
-        Padding after the last member does not show in a format file: use pahole.
+        A format file does not show padding after the last member: use pahole.
         """
         ordered = sorted(self.fields, key=lambda field: field.offset)
         end = max((field.offset + field.size for field in self.common), default=0)
-        found = []
+        holes = []
         for field in ordered:
             if field.offset > end:
-                found.append(Hole(field.name, end, field.offset - end))
+                holes.append(Hole(field.name, end, field.offset - end))
             end = max(end, field.offset + field.size)
-        return tuple(found)
+        return tuple(holes)
 
 
 def parse(text: str, system: str) -> Layout:
-    """Read a format file; ``system`` is its directory, the text does not say it.
+    """Read a format file; ``system`` is its directory, which the text lacks.
 
-    Raises `ValueError` when it is none.
+    Raises `ValueError` if it is not one.
     """
     name = re.search(r"^name: (\w+)$", text, re.M)
     number = re.search(r"^ID: (\d+)$", text, re.M)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asking the host to do to this machine what only its hardware could.
+"""Steps that QEMU's monitor performs on this machine for a workload.
 
 A workload's program names a step that ``series.toml`` declares for it, and goes on when
-that is done.  ``python3 -m kstall_guest.monitor STEP`` does it for a shell script, and
-prints what QEMU's monitor said, a line a command.
+the step is done.  ``python3 -m kstall_guest.monitor STEP`` is for shell scripts, and
+prints the monitor's replies, a line a command.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PORTS = Path("/sys/class/virtio-ports")
 
 
 def ask(step: str, *, deadline_s: float = 60.0) -> list[Any]:
-    """Have the host perform ``step``; what the monitor said, for each command.
+    """Have the host perform ``step``; returns the monitor's reply to each command.
 
     Raises `StepFailed` if it is not declared, a command fails, or no answer comes
-    within ``deadline_s``; the failure is also recorded for the agent.
+    within ``deadline_s`` seconds; the failure is also recorded for the agent.
     """
     try:
         return _ask(step, deadline_s)
@@ -64,7 +64,7 @@ def _device() -> Path:
 def _await(
     handle: int, number: str, step: str, countdown: hosttime.Countdown
 ) -> dict[str, Any]:
-    """The answer to ``number``; one to a request that was given up is passed over."""
+    """The answer to ``number``; answers to earlier requests are ignored."""
     pending = b""
     ready = select.poll()
     ready.register(handle, select.POLLIN)
@@ -82,7 +82,7 @@ def _await(
 
 if __name__ == "__main__":
     try:
-        for said in ask(sys.argv[1]):
-            print(said)
+        for reply in ask(sys.argv[1]):
+            print(reply)
     except StepFailed as error:
         sys.exit(str(error))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """bpftrace as a part of a workload's program, rather than as one of its readers.
 
-Such a tracer can fail as those of the agent can, and that is not the kernel's fault
-either: output of one that did not attach, or that lost events, proves nothing.  The
-program reports it to the agent, and checks of the workload are not judged.
+Such a tracer can fail like the agent's, and that is not the kernel's fault either:
+without attached probes, or with lost events, its output proves nothing.  The program
+reports that to the agent, and checks of the workload are not judged.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from .errors import (
 )
 from .workload import complain
 
-# As for the agent's own: TCG takes seconds to compile each program.
+# As for the agent's tracers: each takes seconds to compile under TCG.
 _ATTACH_S = 300.0
-# A power of two, of 4 KiB each: such scripts print a few lines.
+# Of 4 KiB each, a power of two; such scripts print a few lines.
 _RING_PAGES = 256
 
 
 class Printed:
-    """What a script has printed, also once its tracer is gone."""
+    """The output of a script, also after its tracer has ended."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
         self._all: list[str] | None = None
 
     def lines(self) -> list[str]:
-        """The lines until now; those of different CPUs can be in another order."""
+        """The lines so far; lines of different CPUs may be out of order."""
         return self._read() if self._all is None else self._all
 
     def end(self) -> None:
-        """Nothing more comes, and the file may be removed."""
+        """Read the rest, as the file will be removed."""
         self._all = self._read()
 
     def _read(self) -> list[str]:
         text = self._output.read_text(encoding="utf-8", errors="replace")
-        # The last line may be half written.
+        # The last line may be incomplete.
         records = map(json.loads, text.split("\n")[:-1])
         printed = (r["data"] for r in records if r.get("type") == "printf")
         return "".join(printed).splitlines()
@@ -64,10 +64,10 @@ def bpftrace(
 ) -> Iterator[Printed]:
     """A bpftrace whose probes are attached while the block runs.
 
-    Raises `GuestError` if they cannot be, which is also reported to the agent, as is
-    whatever makes its output incomplete.  That bpftrace refuses a script is left to
-    the checks if the script is about ``patched`` code.  With ``skips`` it does not
-    matter if the kernel skips events, or a map of the script has no room for one.
+    Raises `GuestError` if they cannot be attached, which is also reported to the agent,
+    like all that makes the output incomplete.  If the script is about ``patched`` code,
+    checks judge a script that bpftrace rejects.  With ``skips`` the kernel may skip
+    events, and a map of the script may be full.
     """
     with tempfile.TemporaryDirectory(prefix="kstall-") as folder:
         place = Path(folder)
@@ -103,6 +103,6 @@ def bpftrace(
 def _report(error: GuestError, patched: bool) -> None:
     if patched and error.fault == "series":
         return
-    # Errors of other kinds are made of more than a text, and blame the series.
+    # Errors of other kinds have more than a text, and blame the series.
     kind = LostEvents if isinstance(error, LostEvents) else TracerFailed
     complain(kind(str(error)))

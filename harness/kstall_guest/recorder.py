@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A second reader of the same records, generated from their format files.
 
-ftrace prints an event through its TP_printk; this reads the raw members through BPF.
-Values that both agree on do not hang on one piece of printing code.  Of bare
-tracepoints, which ftrace does not know, it is the only reader.
+ftrace prints an event by its TP_printk; this reads the raw members by BPF.  Values on
+which both agree do not depend on one piece of printing code.  Of bare tracepoints,
+which ftrace does not know, it is the only reader.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .bare import Bare
 from .errors import NotRecordable
 from .layout import Field, Layout
 
-# What precedes the event's own members in each printed tuple.  bpftrace's plain
-# `nsecs` is CLOCK_BOOTTIME; ftrace runs on `mono` here, so ask for that.  Its `tid` and
-# `pid` do not compile (before 0.23.4) on a kernel without PID namespaces.
+# These precede the event's own members in each tuple.  bpftrace's plain `nsecs` is
+# CLOCK_BOOTTIME, but ftrace uses `mono` here.  Its `tid` and `pid` do not compile
+# (before 0.23.4) on a kernel without PID namespaces.
 _TASK = "((struct task_struct *)curtask)"
 _HEAD = (
     "nsecs(monotonic)",
@@ -33,8 +33,8 @@ def script(layouts: Iterable[Layout | Bare]) -> str:
     """The bpftrace program that prints each record as one tuple.
 
     Integers, booleans and pointers are widened to 64 bits, so that no small type is
-    printed as a character.  Raises `NotRecordable` on members bpftrace 0.23 cannot
-    print faithfully (dynamic arrays other than strings, structures, enums).
+    printed as a character.  Raises `NotRecordable` for members that bpftrace 0.23 does
+    not print correctly (dynamic arrays other than strings, structures, enums).
     """
     probes = []
     for layout in layouts:
@@ -57,12 +57,12 @@ def _expression(layout: Layout, field: Field) -> str:
     if ctype.startswith(("__data_loc", "__rel_loc")):
         raise _unsupported(layout, field, "bpftrace cannot tell its length")
     if "[" in ctype:
-        # A char array is a string already, any other one is printed as a list.
+        # A char array is a string already, any other array is printed as a list.
         return member
     if ctype.endswith("*"):
         return f"(uint64){member}"
     if ctype.startswith("enum "):
-        # Some enum types bpftrace before 0.24.2 does not compile (its PR 4714).
+        # bpftrace before 0.24.2 does not compile some enum types (its PR 4714).
         raise _unsupported(layout, field, "an enum: the event should record an int")
     if ctype.startswith(("struct ", "union ")) or field.size not in (1, 2, 4, 8):
         raise _unsupported(layout, field, "not a scalar and not a string")
@@ -80,8 +80,8 @@ def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
     """bpftrace's JSON output as one JSON object per record, in time order.
 
     Keys: event ("system:name"), ts (ns, CLOCK_MONOTONIC), cpu, pid (the thread, as
-    ftrace prints it), tgid, comm, fields.  A last line that is cut off is left out,
-    see `bpftrace.stop`.  Raises `ValueError` for one with other values.
+    ftrace prints it), tgid, comm, fields.  A last line that is cut off is left out, as
+    `bpftrace.stop` reports it.  Raises `ValueError` if a line has other values.
     """
     members = {
         layout.event: layout.names
@@ -89,12 +89,12 @@ def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
         else tuple(field.name for field in layout.fields)
         for layout in layouts
     }
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for line in output.split("\n")[:-1]:
         if not line.startswith('{"type": "value"'):
             continue
         event, when, cpu, tid, pid, comm, *values = json.loads(line)["data"]
-        found.append(
+        records.append(
             {
                 "event": event,
                 "ts": when,
@@ -105,6 +105,6 @@ def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
                 "fields": dict(zip(members[event], values, strict=True)),
             }
         )
-    # CPUs reserve ring space after they read the clock, so neighbours can swap.
-    found.sort(key=lambda entry: entry["ts"])
-    return "".join(json.dumps(entry) + "\n" for entry in found)
+    # CPUs reserve ring space after they read the clock, so neighbours can be swapped.
+    records.sort(key=lambda record: record["ts"])
+    return "".join(json.dumps(record) + "\n" for record in records)

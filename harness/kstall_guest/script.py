@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a bpftrace script attaches to, and a cure for one bpftrace release.
+"""The tracepoints of a bpftrace script, and a workaround for one bpftrace release.
 
 bpftrace 0.23 (Debian 13) takes a string member's offset in the record for a count of
 32-bit words: ``args.name`` points to record + 4 * offset, and ``str(args.name)`` reads
-whatever is there, mostly nothing.  Commit 665b754a5 ("codegen: Fix __data_loc reads")
-of 0.24 repairs it; 0.22 and before are not affected.  The first string of a record
-stands right behind its fixed part, whose size the format file tells, so the true
-addresses can be computed back.  `mended` does that to a script's text, which then is
-right for 0.23 only; the scripts themselves stay as they are right everywhere else.
+what is there, in most cases nothing.  Commit 665b754a5 ("codegen: Fix __data_loc
+reads") of 0.24 fixes it; 0.22 and earlier are not affected.  The first string of a
+record is right behind its fixed part, whose size follows from the format file, so the
+correct addresses can be computed.  `mended` does that in a script's text, which is then
+correct for 0.23 only; the scripts themselves are written for all other releases.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Probe:
 
 def probes(source: str) -> Iterator[Probe]:
     """The probes of a script that name tracepoints."""
-    # Same length, so that positions hold; no braces in comments or strings.
+    # Of the same length, so that positions fit; no braces in comments or strings.
     plain = _QUIET.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
     depth = start = 0
     events: tuple[str, ...] = ()
     for position, letter in enumerate(plain):
         if letter == "{":
             if depth == 0:
-                found = _ATTACH.findall(plain[start:position])
-                events = tuple(":".join(pair) for pair in found)
+                pairs = _ATTACH.findall(plain[start:position])
+                events = tuple(":".join(pair) for pair in pairs)
             depth += 1
         elif letter == "}":
             depth -= 1
@@ -60,14 +60,14 @@ def attach_points(source: str) -> tuple[str, ...]:
 
 
 def needs_mending(version: str) -> bool:
-    """Whether this bpftrace release ("0.23.2-1") reads strings from elsewhere."""
+    """Whether this bpftrace release ("0.23.2-1") reads strings at wrong addresses."""
     return re.match(r"v?0\.23(?!\d)", version) is not None
 
 
 def mended(source: str, layout_of: Callable[[str], Layout]) -> str:
-    """``source`` as bpftrace 0.23 must have it; unchanged if it reads no string.
+    """``source`` for bpftrace 0.23; unchanged if it reads no string.
 
-    Raises `ScriptRefused` for a probe whose tracepoints keep a string in different
+    Raises `ScriptRefused` for a probe whose tracepoints have a string in different
     places, or are not named in full, and what ``layout_of`` raises.
     """
     parts = []
@@ -104,8 +104,8 @@ def _cure(
     first = f"(uint64)args.{dynamic[0].name}"
     record = f"({first} - {4 * fixed})"
     cures = [(dynamic[0].name, f"kptr({first} - {3 * fixed})")]
-    # Not by dividing what bpftrace makes of the others: of arithmetic on pointers to
-    # the record the verifier takes nothing but adding a number.
+    # The others' addresses cannot be divided: the verifier accepts only additions to
+    # pointers to the record.
     cures += [
         (
             field.name,

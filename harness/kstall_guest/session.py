@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One workload with everything that watches it, and what it leaves in the results."""
+"""One workload with all its tracers, and its results."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .job import Workload
 from .layout import Layout
 from .tracefs import Instance, Tracefs, lost
 
-# What ftrace's buffers held, a file for each CPU.
+# The contents of ftrace's buffers, a file for each CPU.
 _PAGES = "pages"
-# bpftrace's ring, of 4 KiB each, which has to be a power of two.
+# The size of bpftrace's ring, of 4 KiB each, a power of two.
 _RING_PAGES = 2048
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the guest keeps what a session uses; tests point it elsewhere."""
+    """The places in the guest that a session uses; tests have others."""
 
     tracefs: Tracefs
     proc: Path = Path("/proc")
@@ -43,7 +43,7 @@ class Machine:
     bpftrace_version: str = "unknown"
     # In memory: bpftrace flushes each line, and over 9p each flush is a round trip.
     scratch: Path = Path("/run/kstall-scratch")
-    # The same for files of perf and trace-cmd, of which only what they print is kept.
+    # The same for files of perf and trace-cmd, of which only the output is kept.
     decoding: Path = Path("/run/kstall-decoding")
 
 
@@ -52,12 +52,12 @@ def run(
 ) -> dict[str, Any]:
     """Run ``load`` and write its files below ``results``; never raises `GuestError`.
 
-    The answer is the workload's entry in agent.json: name, status ("exited",
-    "timeout", "failed-to-start" or "tracer-failed"), events, record and bare as in the
-    job, exit_status, seconds, began_ns
-    and ended_ns (CLOCK_MONOTONIC), strays, trace {entries, lost}, tracers {name:
-    `bpftrace.Outcome`}, decoded {perf and trace-cmd: seconds it took when all was
-    over}, error (null, or kind and message) and all errors.
+    Returns the workload's entry in agent.json: name, status ("exited", "timeout",
+    "failed-to-start" or "tracer-failed"), events, record and bare as in the job,
+    exit_status, seconds, began_ns and ended_ns (CLOCK_MONOTONIC), strays, trace
+    {entries, lost}, tracers {name: `bpftrace.Outcome`}, decoded {perf and trace-cmd:
+    seconds that decoding took after the workload}, error (the first error, or null) and
+    errors (as by `GuestError.as_json`).
     """
     results.mkdir(parents=True, exist_ok=True)
     entry: dict[str, Any] = {"name": load.name, "status": "tracer-failed"}
@@ -96,7 +96,7 @@ def _watched(
     entry: dict[str, Any],
     errors: list[GuestError],
 ) -> None:
-    """Fills ``entry``, and ``errors`` with what did not stop it."""
+    """Fill ``entry``, and ``errors`` with those that did not end the session."""
     with ExitStack() as stack:
         log = stack.enter_context(kmsg.opened(machine.kmsg))
         stack.callback(lambda: write_text(results / "kmsg.txt", log.text()))
@@ -133,11 +133,11 @@ def _watched(
             instance.stop()
         entry["status"] = "timeout" if ended.timed_out else "exited"
         if ended.timed_out:
-            doing = "; ".join(ended.waited_for) or "nothing of it was running"
+            state = "; ".join(ended.waited_for) or "no process of it was there"
             if hosttime.lost() is None:
-                doing += "; and the host does not tell how much of that it gave"
+                state += "; and the host does not tell how much of that it gave"
             errors.append(
-                DeadlineOver(f"not done after {load.deadline_s:g} s: {doing}")
+                DeadlineOver(f"not done after {load.deadline_s:g} s: {state}")
             )
         entry["exit_status"] = ended.exit_status
         entry["seconds"] = round(ended.seconds, 6)
@@ -146,7 +146,7 @@ def _watched(
         for outcome in bpftrace.stop(tracers, machine.proc):
             entry["tracers"][outcome.name] = outcome.as_json()
             errors += outcome.errors
-            # One that had to be killed may have left gigabytes, and half a line.
+            # A tracer that had to be killed may have written gigabytes.
             if layouts and outcome.name == "record" and outcome.exit_status == 0:
                 raw = outcome.output.read_text(encoding="utf-8", errors="replace")
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
@@ -184,7 +184,7 @@ def _attach(
     machine.scratch.mkdir(parents=True, exist_ok=True)
     tracers: list[bpftrace.Tracer] = []
     stack.callback(bpftrace.kill, tracers)
-    # All at once: LLVM's start-up costs each of them seconds under TCG.
+    # All at once: LLVM's start takes each of them seconds under TCG.
     for name, path in ready:
         tracers.append(
             bpftrace.start(
@@ -200,13 +200,13 @@ def _attach(
 
 
 def _room(scratch: Path) -> int:
-    """Free bytes; bpftrace itself does not notice that a write failed."""
+    """Free bytes; bpftrace does not notice that a write failed."""
     system = os.statvfs(scratch)
     return system.f_bavail * system.f_frsize
 
 
 def _keep(scratch: Path, results: Path) -> None:
-    """Move what the tracers wrote to the results, whatever became of them."""
+    """Move the tracers' files to the results, also after an error."""
     for path in sorted(scratch.iterdir()):
         write_bytes(results / path.name, path.read_bytes())
         path.unlink()
@@ -215,7 +215,7 @@ def _keep(scratch: Path, results: Path) -> None:
 def _checked(machine: Machine, name: str, path: Path, results: Path) -> Path:
     """The script to run: ``path``, or a copy in the results mended for bpftrace 0.23.
 
-    Missing tracepoints are found here, before LLVM is started for nothing.
+    Raises `MissingEvent` before LLVM is started in vain.
     """
     source = path.read_text(encoding="utf-8")
     reader = f"bpftrace {name}"
@@ -255,7 +255,7 @@ def _decode(
         perf.stop()
         decoders.printed_by_perf(perf, load.decode, results)
     except (TracerFailed, LostEvents) as error:
-        # The pages are there for trace-cmd all the same.
+        # trace-cmd can read the pages all the same.
         errors.append(error)
     between = time.monotonic()
     pages = sorted((results / _PAGES).iterdir(), key=_cpu)
@@ -289,15 +289,15 @@ def _collect(
 def save_formats(
     tracefs: Tracefs, events: Sequence[str], results: Path
 ) -> dict[str, str]:
-    """Copy format files to ``results``/formats; says "saved" or "missing" for each."""
-    found = {}
+    """Copy format files to ``results``/formats; "saved" or "missing", by event."""
+    outcomes = {}
     for event in events:
         system, name = event.split(":")
         try:
             text = tracefs.format_text(event)
         except MissingEvent:
-            found[event] = "missing"
+            outcomes[event] = "missing"
         else:
             write_text(results / "formats" / system / name, text)
-            found[event] = "saved"
-    return found
+            outcomes[event] = "saved"
+    return outcomes

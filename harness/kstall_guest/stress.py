@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a kernel that watches itself is put through while its workloads run.
+"""The stress of a debug kernel (KASAN and lockdep; KCSAN) while its workloads run.
 
-A program of ours switches every event on and off through ftrace, perf and BPF at once,
-bpftrace comes and goes, and then processors and modules do, with the events on.  Here
-is no verdict: what was done and what failed is in agent.json, rewritten after each
-step, and what the kernel had to say is on its console.
+A program of ours switches every event on and off by ftrace, perf and BPF at once,
+bpftrace attaches and detaches, and then processors go offline and modules are unloaded,
+with the events on.  There is no verdict here: agent.json, rewritten after each step,
+has what was done and what failed, and the console has the kernel's reports.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from .job import Job, Stress, Workload
 from .layout import Layout
 from .tracefs import Tracefs
 
-# A value that no field of ours has, so that a filter lets all pass after comparing.
+# No field of our events has this value, so a filter compares all and drops none.
 _NEVER = 123456789
-#: Of all turns of an event each reader has to have one in so many.
+#: Each reader has to do one in so many of all toggles of an event.
 SHARE = 8
-# Beyond this the rest is done without, and the judge sees that it is too little.
+# Seconds for more toggles; if these do not suffice, the checks will show that.
 _MORE_S = 600.0
-# A workload that takes no longer is worth running again and again.
+# Workloads that take no longer are run again and again.
 _QUICK_S = 30.0
-# An unload fails as long as anything holds the module.  The holder may need processor
-# time to let go, so on a busy host, where a try takes longer, more time is given.
+# Unloading fails as long as anything holds the module.  The holder may need processor
+# time to release it, so there is more time on a busy host, where a try takes longer.
 _UNLOAD_S = 30.0
 _UNLOAD_TRIES = 40
 _UNLOAD_AT_MOST_S = 120.0
 _ANSWER_S = 120.0
 _BPFTRACE_ON_S = 10.0
-# Starting it keeps an emulated processor busy for long, so after a visit it stays away
-# for so many times as long as that took.
+# Its start keeps an emulated processor busy for long, so the pause after a visit is so
+# many times as long as the visit.
 _AWAY = 4.0
 _ATTACH_S = 300.0
-# kmemleak leaves out what is younger than five seconds, and what has just changed.
+# kmemleak leaves out objects that are younger than five seconds, or have just changed.
 _LEAK_AGE_S = 6.0
 
 
 @dataclass(frozen=True)
 class System:
-    """Where the kernel lets itself be stressed; tests point it elsewhere."""
+    """The places in the guest that are used for stress; tests have others."""
 
     tracefs: Tracefs
     cpus: Path = Path("/sys/devices/system/cpu")
@@ -64,8 +64,8 @@ class System:
     lockdep: Path = Path("/proc/lockdep_stats")
     modprobe: tuple[str, ...] = ("modprobe",)
     bpftrace: tuple[str, ...] = ("bpftrace",)
-    # In memory, as bpftrace flushes each line; and not where that of a workload has its
-    # files, which are taken away when the workload ends.
+    # In memory, as bpftrace flushes each line; and not in the directory of workloads'
+    # tracers, which is emptied when a workload ends.
     scratch: Path = Path("/run/kstall-visit")
 
 
@@ -76,16 +76,15 @@ def run(
     execute: Callable[[Workload, str], float],
     update: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Do it all.
+    """Run all workloads, and all steps of the stress.
 
-    ``execute`` runs a workload, with its results under a name, and says how many
-    seconds that took.  ``update`` is told what is known so far: seconds {step},
-    readers {ftrace, perf, bpf, raw: {event: counts}}, bpftrace {rounds, seen, errors},
-    cpus {cycles: {number: count}, runs, errors}, modules {unloads: {name: count},
-    owners: {event: name}, runs, errors}, leaks (bool: looked for), lockdep (null, or
-    whether it still watches), counters {name: what the kernel has counted by itself}.
-    Errors are as by `GuestError.as_json`.
-    Raises `StressFailed` if nothing can be switched at all.
+    ``execute`` runs a workload, with its results under a name, and returns how many
+    seconds that took.  ``update`` gets the facts so far: seconds {step}, readers
+    {ftrace, perf, bpf, raw: {event: counts}}, bpftrace {rounds, seen, errors}, cpus
+    {cycles: {number: count}, runs, errors}, modules {unloads: {name: count}, owners:
+    {event: name}, runs, errors}, leaks (bool: looked for), lockdep (null, or whether it
+    is still on), counters {name: the kernel's own count}.  Errors are as by
+    `GuestError.as_json`.  Raises `StressFailed` if nothing can be switched at all.
     """
     facts: dict[str, Any] = {
         "seconds": {},
@@ -102,14 +101,14 @@ def run(
     turns = itertools.cycle(job.workloads)
 
     def again(name: str) -> bool:
-        """The next workload in turn, but for those that take long; whether it ran.
+        """Run the next workload in turn that does not take long; whether it ran.
 
-        While modules come and go, only those that need them are worth it.
+        While modules are unloaded and loaded, only workloads that need one are run.
         """
-        these = [one for one in job.workloads if one.modules or name != "modules"]
-        most = max(_QUICK_S, min(took[one.name] for one in these))
-        these = [one for one in these if took[one.name] <= most]
-        return execute(next(one for one in turns if one in these), name) > 0
+        loads = [load for load in job.workloads if load.modules or name != "modules"]
+        most = max(_QUICK_S, min(took[load.name] for load in loads))
+        loads = [load for load in loads if took[load.name] <= most]
+        return execute(next(load for load in turns if load in loads), name) > 0
 
     _all_errors(system.debugfs)
     hooks = hooks_of(stress, system.tracefs)
@@ -128,7 +127,7 @@ def run(
                 facts["bpftrace"] = visitor.facts()
                 update(facts)
 
-        with visitor.coming_and_going():
+        with visitor.visiting():
             with step("workloads"):
                 for load in job.workloads:
                     took[load.name] = execute(load, load.name)
@@ -150,14 +149,14 @@ def run(
 
 @dataclass(frozen=True)
 class Hook:
-    """Something to be switched; ``layout`` is None for what only BPF knows."""
+    """An event to be switched; ``layout`` is None for a bare tracepoint."""
 
     name: str
     layout: Layout | None
 
     @property
     def line(self) -> str:
-        """As the program reads it."""
+        """Its line in the program's input."""
         if self.layout is None:
             return f"raw {self.name}"
         system, name = self.name.split(":")
@@ -165,35 +164,35 @@ class Hook:
 
     @property
     def probe(self) -> str:
-        """As bpftrace spells it."""
+        """Its name in bpftrace."""
         kind = "rawtracepoint" if self.layout is None else "tracepoint"
         return f"{kind}:{self.name}"
 
 
 def hooks_of(stress: Stress, tracefs: Tracefs) -> tuple[Hook, ...]:
-    """The hooks to switch, without the events that this kernel has not.
+    """The hooks to switch, without the events that this kernel lacks.
 
-    Of those in ``stress.bare`` nobody can tell before they are switched.
+    Whether it has those in ``stress.bare`` only shows when they are switched.
     """
-    found = []
+    hooks = []
     for event in stress.events:
         try:
-            found.append(Hook(event, tracefs.layout(event, reader="stress")))
+            hooks.append(Hook(event, tracefs.layout(event, reader="stress")))
         except MissingEvent:
             continue
     bare = [Hook(f"{event.partition(':')[2]}_tp", None) for event in stress.bare]
-    return (*found, *bare)
+    return (*hooks, *bare)
 
 
 def filter_of(layout: Layout) -> str:
-    """A filter that looks at every field, and lets nearly all records pass."""
+    """A filter that reads every field, and accepts nearly all records."""
     parts = []
-    for one in layout.fields:
-        if "char[" in one.ctype:
-            parts.append(f'{one.name} ~ "*"')
-        elif "[" not in one.ctype and one.size in (1, 2, 4, 8):
-            # What a byte can hold cannot be compared with more.
-            parts.append(f"{one.name} != {_NEVER if one.size > 2 else 119}")
+    for member in layout.fields:
+        if "char[" in member.ctype:
+            parts.append(f'{member.name} ~ "*"')
+        elif "[" not in member.ctype and member.size in (1, 2, 4, 8):
+            # The larger value does not fit into a short field.
+            parts.append(f"{member.name} != {_NEVER if member.size > 2 else 119}")
     return " && ".join(parts) or f"common_pid != {_NEVER}"
 
 
@@ -210,9 +209,9 @@ class Toggler:
     def running(
         cls, program: Sequence[str], hooks: Sequence[Hook], results: Path
     ) -> Iterator[Toggler]:
-        """A program that has switched for the first time; killed afterwards.
+        """A program that has switched all once; killed afterwards.
 
-        Its options are the last of its arguments.
+        Its options follow its other arguments.
         """
         write_text(results / "list", "".join(f"{hook.line}\n" for hook in hooks))
         status, stderr = results / "status.json", results / "stderr"
@@ -237,20 +236,22 @@ class Toggler:
         limit = time.monotonic() + _ANSWER_S
         while not ((status := self._status()) and wanted(status)):
             if self.process.poll() is not None:
-                raise StressFailed(f"what switches events ended{self._complaint()}")
+                raise StressFailed(f"the toggle program ended{self._tail()}")
             if time.monotonic() > limit:
-                raise StressFailed("what switches events does not answer")
+                raise StressFailed("the toggle program does not respond")
             time.sleep(0.1)
 
     def hold(self) -> None:
-        """Have all readers but ftrace let go of the events, and of their modules, and
-        ftrace, without the option ``triggers``, of what the kernel does not let go of
-        when a module goes."""
+        """Have all readers but ftrace detach from the events and from their modules.
+
+        Without the option ``triggers``, ftrace removes what the kernel would not remove
+        when a module is unloaded.
+        """
         self.process.send_signal(signal.SIGUSR1)
         self.wait_for(lambda status: status["parked"] == len(status["readers"]))
 
     def go_on(self) -> None:
-        """Have all readers switch again."""
+        """Have all readers switch events again."""
         self.process.send_signal(signal.SIGUSR2)
         self.wait_for(lambda status: status["parked"] == 0)
 
@@ -260,43 +261,41 @@ class Toggler:
         try:
             status = self.process.wait(_ANSWER_S)
         except subprocess.TimeoutExpired as error:
-            raise StressFailed("what switches events does not stop") from error
+            raise StressFailed("the toggle program does not stop") from error
         if status != 0:
-            raise StressFailed(
-                f"what switches events exited {status}{self._complaint()}"
-            )
+            raise StressFailed(f"the toggle program exited {status}{self._tail()}")
 
     def readers(self) -> dict[str, Any]:
-        """Counts by reader and event, as last told."""
+        """Counts by reader and event, from the last status."""
         readers: dict[str, Any] = self._status().get("readers", {})
         return readers
 
     def least(self) -> int:
-        """How often the event with the fewest turns was switched by all its readers,
-        or `SHARE` times as often as by the one that was slowest."""
+        """The toggles of the event with the fewest by all its readers together; at most
+        `SHARE` times those of its slowest reader."""
         turns: dict[str, list[int]] = {}
         for reader in self.readers().values():
             for name, count in reader.items():
-                # Of what was never there nobody can ask any.
+                # An event that was never there cannot be switched.
                 if count["toggles"] or not count["absent"]:
                     turns.setdefault(name, []).append(count["toggles"])
         return min((min(sum(n), SHARE * min(n)) for n in turns.values()), default=0)
 
     def _status(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.status.read_text(encoding="utf-8"))
+            status = json.loads(self.status.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return status if isinstance(status, dict) else {}
 
-    def _complaint(self) -> str:
-        said = self.stderr.read_text(encoding="utf-8", errors="replace").strip()
-        return f": {said}" if said else ""
+    def _tail(self) -> str:
+        text = self.stderr.read_text(encoding="utf-8", errors="replace").strip()
+        return f": {text}" if text else ""
 
 
 @dataclass
 class Visitor:
-    """bpftrace itself, which attaches to all hooks, stays for a while, and leaves."""
+    """bpftrace, which attaches to all hooks and detaches after a while, repeatedly."""
 
     hooks: Sequence[Hook]
     system: System
@@ -306,17 +305,17 @@ class Visitor:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def facts(self) -> dict[str, Any]:
-        """As `run` tells it."""
+        """The part ``bpftrace`` of the facts of `run`."""
         return {
             "rounds": self.rounds,
             "seen": dict(self.seen),
-            # Hundreds of the same would say no more.
+            # There may be hundreds of the same.
             "errors": [error.as_json() for error in self.errors[:10]],
         }
 
     @contextmanager
-    def coming_and_going(self) -> Iterator[None]:
-        """Until the block ends; a visit that is under way comes to its own end."""
+    def visiting(self) -> Iterator[None]:
+        """Visit until the block ends; the last visit is completed."""
         thread = threading.Thread(target=self._visit_all, daemon=True)
         thread.start()
         try:
@@ -333,14 +332,14 @@ class Visitor:
             try:
                 self._visit()
                 self._over.wait(_AWAY * (time.monotonic() - began))
-            except Exception as error:  # that of a thread would be lost
+            except Exception as error:  # a thread's would be lost
                 if not isinstance(error, GuestError):
                     error = GuestError(repr(error))
                 self.errors.append(error)
                 self._over.wait(_BPFTRACE_ON_S)
 
     def _visit(self) -> None:
-        """One visit.  A hook that is not there is left out from then on."""
+        """Attach to all hooks once.  Raises `GuestError`."""
         scratch = self.system.scratch
         scratch.mkdir(parents=True, exist_ok=True)
         script = scratch / "visit.bt"
@@ -366,10 +365,10 @@ class Visitor:
 
 
 def script_for(hooks: Sequence[Hook]) -> str:
-    """What bpftrace runs: a count and a stack for each hook.
+    """The script of a visit: a count and a stack for each hook.
 
-    With its word ``probe`` in them, it would attach to none that tracefs does not list,
-    such as bare tracepoints.
+    The hooks' names are written out, as bpftrace's ``probe`` in a script would keep it
+    from attaching to hooks that tracefs does not list, such as bare tracepoints.
     """
     return "".join(
         f"{hook.probe}\n"
@@ -382,7 +381,7 @@ def script_for(hooks: Sequence[Hook]) -> str:
 
 
 def _counted(output: Path) -> dict[str, int]:
-    """The counts by probe in what bpftrace printed."""
+    """The counts by probe in bpftrace's output."""
     for line in output.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith('{"type": "map"'):
             counts = json.loads(line)["data"].get("@")
@@ -392,7 +391,7 @@ def _counted(output: Path) -> dict[str, int]:
 
 
 def _more(wanted: int, toggler: Toggler, again: Callable[[str], bool]) -> None:
-    """Go on until everything was switched often enough, or too much time has passed."""
+    """Run workloads until each event was switched ``wanted`` times, or time is over."""
     limit = time.monotonic() + _MORE_S
     while toggler.least() < wanted and time.monotonic() < limit:
         again("more")
@@ -401,14 +400,14 @@ def _more(wanted: int, toggler: Toggler, again: Callable[[str], bool]) -> None:
 def _cpus(
     cycles: int, system: System, again: Callable[[str], bool], facts: dict[str, Any]
 ) -> None:
-    """Take away each processor but the first, many times, while a workload runs."""
+    """Take each processor but the first offline and online, while workloads run."""
     over = threading.Event()
 
     def work() -> None:
         try:
             while not over.is_set():
                 facts["runs"] += again("cpus")
-        except Exception as error:  # that of a thread would be lost
+        except Exception as error:  # a thread's would be lost
             facts["errors"].append(GuestError(f"the workload: {error!r}").as_json())
 
     worker = threading.Thread(target=work, daemon=True)
@@ -441,9 +440,9 @@ def _modules(
     again: Callable[[str], bool],
     facts: dict[str, Any],
 ) -> None:
-    """Unload modules while ftrace has their events, load them again, and use them.
+    """Unload modules while ftrace has their events on, load them again, and use them.
 
-    The one that has the events may be another that goes with them.
+    The module with the events may be another, which is unloaded along with them.
     """
     facts["owners"] = owners = _owners(stress, system.kallsyms)
     stuck = set()
@@ -451,10 +450,10 @@ def _modules(
         toggler.hold()
         gone = []
         for name in stress.reload:
-            complaint = _unload(name, job, system, patient=name not in stuck)
-            if complaint:
+            message = _unload(name, job, system, patient=name not in stuck)
+            if message:
                 stuck.add(name)
-                facts["errors"].append(StressRefused(complaint).as_json())
+                facts["errors"].append(StressRefused(message).as_json())
             else:
                 gone.append(name)
         for name in dict.fromkeys(owners.values()):
@@ -472,23 +471,23 @@ def _modules(
 
 
 def _owners(stress: Stress, kallsyms: Path) -> dict[str, str]:
-    """The module that has the tracepoint of an event, for those of modules."""
+    """The modules with the events' tracepoints, by event."""
     wanted = {
         f"__traceiter_{event.partition(':')[2]}": event
         for event in (*stress.events, *stress.bare)
     }
-    found = {}
+    owners = {}
     for line in kallsyms.read_text(encoding="ascii").splitlines():
         words = line.split()
         if len(words) == 4 and words[2] in wanted:
-            found[wanted[words[2]]] = words[3].strip("[]")
-    return found
+            owners[wanted[words[2]]] = words[3].strip("[]")
+    return owners
 
 
 def _unload(name: str, job: Job, system: System, *, patient: bool) -> str:
-    """Unload ``name`` and what nothing else needs then; a complaint, or nothing.
+    """Unload ``name`` and modules that only it needs; an error message, or "".
 
-    Without being ``patient`` try it once.
+    Try it once unless ``patient``.
     """
     begun = time.monotonic()
     tries = 0
@@ -517,43 +516,43 @@ def _modprobe(
 
 
 def _leaks(kmemleak: Path, results: Path) -> bool:
-    """Save what kmemleak suspects; false if this kernel has none, or it gave up."""
+    """Save the leaks that kmemleak suspects; false if it is missing, or gave up."""
     try:
-        # A second scan is the first to name anything; a third takes back what was
-        # only on its way from one list to another.
+        # The first scan reports nothing; the third removes objects that were only being
+        # moved from one list to another.
         for _ in range(3):
             kmemleak.write_text("scan")
-            found = kmemleak.read_text(encoding="utf-8", errors="replace")
+            text = kmemleak.read_text(encoding="utf-8", errors="replace")
             time.sleep(_LEAK_AGE_S)
     except OSError:
         return False
-    write_text(results, found)
+    write_text(results, text)
     return True
 
 
 def _lockdep(stats: Path) -> bool | None:
-    """Whether lockdep still watches; None if this kernel has none."""
+    """Whether lockdep is still on; None if this kernel has none."""
     try:
         text = stats.read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    found = re.search(r"debug_locks:\s+(\d+)", text)
-    return found is not None and found[1] != "0"
+    match = re.search(r"debug_locks:\s+(\d+)", text)
+    return match is not None and match[1] != "0"
 
 
 def _all_errors(debugfs: Path) -> None:
-    """Have the kernel tell all that it does not like of DMA, and not only the first."""
+    """Have the kernel print all errors of DMA, and not only the first."""
     file = debugfs / "dma-api/all_errors"
     if file.exists():
         file.write_text("1")
 
 
 def _counters(debugfs: Path) -> dict[str, int]:
-    """What the kernel counts beside what it tells, as it may tell only the first few:
-    dma-errors, dma-disabled, object-warnings, kcsan-enabled and kcsan-watchpoints, of
-    those that this kernel has.
+    """The kernel's own counts, as it may print only the first few reports: dma-errors,
+    dma-disabled, object-warnings, kcsan-enabled and kcsan-watchpoints, if this kernel
+    has them.
     """
-    found = {}
+    counters = {}
     for name, file, pattern in (
         ("dma-errors", "dma-api/error_count", r"(\d+)"),
         ("dma-disabled", "dma-api/disabled", r"([YN])"),
@@ -566,5 +565,5 @@ def _counters(debugfs: Path) -> dict[str, int]:
         except FileNotFoundError:
             continue
         if match := re.search(pattern, text):
-            found[name] = int(match[1].replace("Y", "1").replace("N", "0"))
-    return found
+            counters[name] = int(match[1].replace("Y", "1").replace("N", "0"))
+    return counters

@@ -18,10 +18,10 @@ from .errors import (
 )
 from .layout import Layout, parse
 
-# Names of tasks are kept by pid in a table of this many entries; the kernel's 128
-# let short-lived tasks of a workload turn into "<...>".
+# ftrace keeps names of tasks by pid in a table of this many entries; with the default
+# of 128, short-lived tasks of a workload become "<...>".
 _CMDLINES = 4096
-# A buffer consists of such pages, and a read that asks for less gets less than one.
+# A buffer consists of such pages, and a shorter read would return a part of one.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -42,7 +42,7 @@ class Tracefs:
     def known(self, events: Sequence[str]) -> tuple[str, ...]:
         """Those of ``events`` that the kernel, or a module that is loaded, has."""
         top = self.root / "events"
-        return tuple(one for one in events if top.joinpath(*one.split(":")).is_dir())
+        return tuple(name for name in events if top.joinpath(*name.split(":")).is_dir())
 
     def layout(self, event: str, *, reader: str) -> Layout:
         """The declared record of ``system:name``.
@@ -61,8 +61,8 @@ class Tracefs:
     ) -> Iterator[Instance]:
         """An instance that is set up but not yet tracing, removed afterwards.
 
-        Time stamps are CLOCK_MONOTONIC; pointers are printed as they are, because
-        the recorder sees them so.  Raises `MissingEvent` and `TracefsError`.
+        Time stamps are CLOCK_MONOTONIC; pointers are not hashed, as in the recorder.
+        Raises `MissingEvent` and `TracefsError`.
         """
         path = self.root / "instances" / name
         try:
@@ -76,15 +76,15 @@ class Tracefs:
             _set(path / "trace_clock", "mono")
             _set(path / "options" / "hash-ptr", "0")
             _set(path / "buffer_size_kb", str(buffer_kb))
-            # Not through set_event: that takes what it can and stays silent.
+            # Not by set_event, which silently ignores events that do not exist.
             for event in events:
                 self.format_text(event, reader="ftrace")
                 system, leaf = event.split(":")
                 _enable(path / "events" / system / leaf / "enable")
             yield instance
         finally:
-            # An error here would hide the one that brought us here, and what stays
-            # of an instance goes with the guest.
+            # An error here would hide the first one, and an instance that remains ends
+            # with the guest.
             with contextlib.suppress(OSError, TracefsError):
                 instance.stop()
                 path.rmdir()
@@ -97,33 +97,30 @@ class Instance:
     path: Path
 
     def start(self) -> None:
-        """Record from now on."""
+        """Begin to record."""
         _set(self.path / "tracing_on", "1")
 
     def stop(self) -> None:
-        """Record no more."""
+        """End recording."""
         _set(self.path / "tracing_on", "0")
 
     def text(self) -> bytes:
-        """The whole buffer as the kernel prints it, oldest first, left in place."""
+        """The whole buffer as the kernel prints it, oldest first; it stays full."""
         return (self.path / "trace").read_bytes()
 
     def pages(self) -> dict[str, bytes]:
-        """What each CPU's buffer holds, as it is there in memory, page after page.
-
-        This empties the buffer.
-        """
-        found = {}
+        """The pages of each CPU's buffer, as they are in memory; empties the buffer."""
+        pages = {}
         for directory in sorted((self.path / "per_cpu").glob("cpu*"), key=_number):
-            found[directory.name] = _drained(directory / "trace_pipe_raw")
-        return found
+            pages[directory.name] = _drained(directory / "trace_pipe_raw")
+        return pages
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Per CPU: entries, overrun (overwritten), commit overrun, dropped."""
-        found = {}
+        stats = {}
         for directory in sorted((self.path / "per_cpu").glob("cpu*"), key=_number):
-            found[directory.name] = parse_stats((directory / "stats").read_text())
-        return found
+            stats[directory.name] = parse_stats((directory / "stats").read_text())
+        return stats
 
 
 def parse_stats(text: str) -> dict[str, int]:
@@ -134,16 +131,16 @@ def parse_stats(text: str) -> dict[str, int]:
         "commit overrun": "commit_overrun",
         "dropped events": "dropped",
     }
-    found = {}
+    counts = {}
     for line in text.splitlines():
         key, _, value = line.partition(": ")
         if key in wanted:
-            found[wanted[key]] = int(value)
-    return found
+            counts[wanted[key]] = int(value)
+    return counts
 
 
 def lost(stats: dict[str, dict[str, int]]) -> int:
-    """How many events a buffer did not keep."""
+    """The number of events that a buffer lost."""
     return sum(
         cpu["overrun"] + cpu["commit_overrun"] + cpu["dropped"]
         for cpu in stats.values()
@@ -151,7 +148,7 @@ def lost(stats: dict[str, dict[str, int]]) -> int:
 
 
 def _drained(path: Path) -> bytes:
-    """All of a file that gives a page a read, and waits when it has no more."""
+    """All of a file of which each read returns a page, and that blocks at its end."""
     chunks = []
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

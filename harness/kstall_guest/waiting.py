@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Waiting, in a workload's program, for what is to come."""
+"""Waiting, in a workload's program, for a condition."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from .errors import NotInTime
 from .hosttime import Countdown
 from .workload import complain
 
-_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
 
 
 def until(
-    holds: Callable[[], _Found],
+    holds: Callable[[], _Value],
     seconds: float,
     what: str,
     *,
     patched: bool = False,
     pause_s: float = 0.05,
-) -> _Found:
-    """What ``holds`` returns once that is true, or after so many ``seconds`` that this
-    machine could use.
+) -> _Value:
+    """Wait until ``holds`` returns a true value, or for so many ``seconds`` of this
+    machine's own time; returns its last value.
 
     If ``what`` did not come in time, this reports to the agent that the workload cannot
-    be judged.  What ``patched`` code has to bring about is left to the checks, unless
-    the host had no time for it.
+    be judged.  If ``patched`` code has to cause it, checks judge that it did not come,
+    unless the host gave too little time.
     """
     countdown = Countdown(seconds)
-    # What the host owes is not asked before it matters: that takes work of its own.
+    # The host's extension is read only when it matters, as reading it takes time, too.
     over = time.monotonic() + countdown.left()
-    while not (found := holds()):
+    while not (value := holds()):
         if time.monotonic() >= over:
             if (left := countdown.left()) <= 0:
                 break
             over = time.monotonic() + left
         time.sleep(pause_s)
-    if not found:
+    if not value:
         excuse = countdown.excuse()
         if excuse or not patched:
             late = NotInTime(f"no {what} in {seconds:g} s")
             complain(NotInTime(f"{late}: {excuse}") if excuse else late)
-    return found
+    return value

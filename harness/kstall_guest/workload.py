@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Running one workload: a program, a deadline, and nothing left of it afterwards."""
+"""Running one workload: a program with a deadline, all of whose processes are ended."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pathlib import Path
 from . import hosttime
 from .errors import CannotStart, GuestError, Shortage, Unkillable, is_shortage, kinds
 
-# Every descendant inherits this, also one that left the process group and session.
+# All descendants inherit this, also outside of the process group and session.
 _MARK = "KSTALL_WORKLOAD"
-# Where what is part of a workload says that the host failed it.
+# The file in which a workload's program reports faults of the apparatus.
 _TROUBLE = "KSTALL_TROUBLE"
 TROUBLE = "trouble.txt"
-# The kernel's watchdog for hung tasks looks once a minute, at what has hung for one.
+# The kernel's watchdog for hung tasks runs once a minute, and reports after a minute.
 _DEATH_S = 130.0
-# The longest that a process is waited for that may be about to execute a program.
+# The longest wait for a process that may be about to execute a program.
 _EXEC_S = 2.0
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A workload that is over; times are CLOCK_MONOTONIC nanoseconds.
+    """A workload that has ended; times are CLOCK_MONOTONIC nanoseconds.
 
-    ``exit_status`` is the program's, -N if signal N ended it, None at the deadline.
-    ``strays`` processes had outlived the program and were killed.  ``waited_for`` is
-    what each process did at the deadline.
+    ``exit_status`` is the program's, -N if signal N ended it, None after a deadline.
+    ``strays`` is the number of processes that outlived the program and were killed.
+    ``waited_for`` has the state of each process at the deadline.
     """
 
     exit_status: int | None
@@ -43,12 +43,12 @@ class Ended:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it had to be ended."""
+        """Whether it was killed at its deadline."""
         return self.exit_status is None
 
     @property
     def seconds(self) -> float:
-        """How long it ran, by the guest's clock."""
+        """Its duration by the guest's clock."""
         return (self.ended_ns - self.began_ns) / 1e9
 
 
@@ -62,7 +62,7 @@ def run(
 ) -> Ended:
     """Run ``argv`` to its end or to the deadline; stdout and stderr go to ``results``.
 
-    Raises `CannotStart`, and `Unkillable` when a process outlives SIGKILL.
+    Raises `CannotStart`, and `Unkillable` if a process outlives SIGKILL.
     """
     mark = f"{name}-{os.getpid()}"
     with (
@@ -95,12 +95,12 @@ def run(
 
 
 def current() -> str:
-    """The name of the workload that this process is part of, or ""."""
+    """The name of the workload to which this process belongs, or ""."""
     return os.environ.get(_MARK, "").rpartition("-")[0]
 
 
 def complain(error: GuestError) -> None:
-    """Have the agent know that what failed this workload was not the kernel."""
+    """Report to the agent that this workload cannot be judged."""
     if place := os.environ.get(_TROUBLE):
         text = str(error).replace("\n", " ")
         with Path(place).open("a", encoding="utf-8") as file:
@@ -108,16 +108,19 @@ def complain(error: GuestError) -> None:
 
 
 def troubles(results: Path) -> list[GuestError]:
-    """What the program with these results has complained of."""
+    """The errors that the program with these results has reported."""
     place = results / TROUBLE
     if not place.exists():
         return []
-    said = (line.partition(" ") for line in place.read_text().splitlines())
-    return [kinds()[kind](text) for kind, _, text in said]
+    lines = (line.partition(" ") for line in place.read_text().splitlines())
+    return [kinds()[kind](text) for kind, _, text in lines]
 
 
 def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
-    """SIGKILL the program, if it still runs, and every process that it started."""
+    """SIGKILL the program, if it still runs, and all processes that it started.
+
+    Returns the number of the latter.
+    """
     running = child.poll() is None
     countdown = hosttime.Countdown(_DEATH_S)
     settling = hosttime.Countdown(_EXEC_S)
@@ -141,13 +144,13 @@ def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
 
 
 def _marked(mark: str, proc: Path, program: int) -> tuple[list[int], list[int]]:
-    """Live processes whose environment carries ``mark``; and those of which that is
-    not clear: younger than ``program``, and without an environment.
+    """Live processes with ``mark`` in their environment, and younger processes than
+    ``program`` without an environment.
 
     A process has none for a moment when it executes another program.
     """
     wanted = f"{_MARK}={mark}".encode()
-    found, unclear = [], []
+    marked, unclear = [], []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
@@ -155,28 +158,28 @@ def _marked(mark: str, proc: Path, program: int) -> tuple[list[int], list[int]]:
         try:
             environment = (entry / "environ").read_bytes()
             if wanted in environment.split(b"\0"):
-                found.append(pid)
-            # Their numbers are given in turn.
+                marked.append(pid)
+            # The kernel assigns ascending numbers.
             elif not environment and pid > program and _executes(entry):
                 unclear.append(pid)
         except OSError:
             continue  # gone meanwhile, or another user's
-    return found, unclear
+    return marked, unclear
 
 
 def _executes(process: Path) -> bool:
-    """Whether it is neither a zombie nor a thread of the kernel: these have no
-    environment, either."""
+    """Whether it is neither a zombie nor a kernel thread, which have no environment,
+    either."""
     fields = (process / "stat").read_text().rpartition(")")[2].split()
     return fields[0] not in "ZX" and not int(fields[6]) & _KERNEL_THREAD
 
 
 def _state(process: Path) -> str:
-    """What a process is, and what it waits for in the kernel."""
-    found = [process.name]
+    """A process, its state, and where in the kernel it waits."""
+    parts = [process.name]
     for name in ("comm", "stat", "wchan", "syscall"):
         try:
-            found.append((process / name).read_text().strip()[:120])
+            parts.append((process / name).read_text().strip()[:120])
         except OSError as error:
-            found.append(f"{name}: {error.strerror}")
-    return ", ".join(found)
+            parts.append(f"{name}: {error.strerror}")
+    return ", ".join(parts)
