@@ -367,7 +367,7 @@ def test_each_reader_has_to_have_its_share(tmp_path: Path) -> None:
     toggler = stress.Toggler(None, status, tmp_path / "stderr")  # type: ignore[arg-type]
     assert toggler.least() == 0
     status.write_text(json.dumps({"readers": readers}))
-    assert toggler.least() == 10 * stress.SHARE
+    assert toggler.least() == 10 * stress.ONE_IN
     readers["perf"][QUEUE]["toggles"] = 40
     status.write_text(json.dumps({"readers": readers}))
     assert toggler.least() == 95

@@ -32,7 +32,7 @@ from .tracefs import Tracefs
 # No field of our events has this value, so a filter compares all and drops none.
 _NEVER = 123456789
 #: Each reader has to do one in so many of all toggles of an event.
-SHARE = 8
+ONE_IN = 8
 # Seconds for more toggles; if these do not suffice, the checks will show that.
 _MORE_S = 600.0
 # Workloads that take no longer are run again and again.
@@ -272,14 +272,14 @@ class Toggler:
 
     def least(self) -> int:
         """The toggles of the event with the fewest by all its readers together; at most
-        `SHARE` times those of its slowest reader."""
+        `ONE_IN` times those of its slowest reader."""
         turns: dict[str, list[int]] = {}
         for reader in self.readers().values():
             for name, count in reader.items():
                 # An event that was never there cannot be switched.
                 if count["toggles"] or not count["absent"]:
                     turns.setdefault(name, []).append(count["toggles"])
-        return min((min(sum(n), SHARE * min(n)) for n in turns.values()), default=0)
+        return min((min(sum(n), ONE_IN * min(n)) for n in turns.values()), default=0)
 
     def _status(self) -> dict[str, Any]:
         try:

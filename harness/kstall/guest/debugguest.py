@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kstall_guest import stress
+
 from ..base import KstallError, cache, figure
 from ..build import kernel
 from ..series import Context, Project, Series
@@ -31,7 +33,7 @@ Side = Literal["patched", "base"]
 #: of them: in these kernels a turn can take seconds.  And how often each processor goes
 #: offline, and each module is unloaded.
 TOGGLES = 200
-SHARE = TOGGLES // 8
+SHARE = TOGGLES // stress.ONE_IN
 CYCLES = 20
 RELOADS = 5
 _TOGGLE = "workloads/debug/toggle"
