@@ -99,6 +99,36 @@ def test_a_fault_is_named(
         assert word in faults(checks[check])
 
 
+@pytest.mark.parametrize(
+    ("sited", "status"),
+    [("abcde", "pass"), ("abcdx", "fail"), ("abcd", "fail"), ("abcdex", "fail")],
+)
+def test_each_of_many_functions_with_a_site_counts(
+    series: Series, sited: str, status: str
+) -> None:
+    (point,) = series.spec.tracepoint
+    (site,) = point.site
+    sites = tuple(site.model_copy(update={"function": name}) for name in "abcde")
+    point = point.model_copy(update={"site": sites})
+    spec = series.spec.model_copy(update={"tracepoint": (point,)})
+    built = [
+        costs.Site(
+            event=point.symbol,
+            binary="vmlinux",
+            function=name,
+            declared=name if name in "abcde" else None,
+            offset=0,
+            nop=5,
+            out_of_line=True,
+            cold_bytes=9,
+        )
+        for name in sited
+    ]
+    overhead = costs.Overhead(base_kernel="", footprint=costs.Footprint(sites=built))
+    check, *_ = gate.judge(dataclasses.replace(series, spec=spec), overhead)
+    assert (check.name, check.status) == ("off_is_a_nop", status)
+
+
 def guarded(series: Series, build: Build, *macros: str) -> Check:
     """The check of objects with mitigations, of the same subsystem."""
     pair = {"drivers/trace.o": (build(), build("PATCHED", *macros))}
