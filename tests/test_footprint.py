@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -192,6 +194,26 @@ def test_layouts_are_compared(build: Build) -> None:
     (change,) = structs.compare("trace", base, patched)
     assert (change.name, change.base, change.patched) == ("job", 16, 24)
     assert change.members == ["+submitted"]
+
+
+def test_a_namesake_in_another_binary_hides_no_growth() -> None:
+    def types(size: int) -> btf.Types:
+        ident = btf.StructMember("id", 0, 8)
+        layout = btf.Layout("queue", False, size, (ident,))
+        fake = SimpleNamespace(layouts=lambda: [layout], prototypes=dict)
+        return cast("btf.Types", fake)
+
+    comparison = costs.Footprint()
+    structs.add(
+        comparison,
+        [
+            ("net", types(32), types(24)),
+            ("block", types(16), types(24)),
+            ("shares its header with block", types(16), types(24)),
+        ],
+    )
+    changes = [(change.binary, change.growth) for change in comparison.structs]
+    assert changes == [("net", -8), ("block", 8)]
 
 
 def test_a_record_s_text_begins_behind_its_last_member() -> None:

@@ -34,12 +34,16 @@ def types(binaries: Iterable[tuple[str, Path, Path]]) -> Iterator[Pair]:
 
 
 def add(footprint: costs.Footprint, pairs: Iterable[Pair]) -> None:
-    """Add what changed or is new to ``footprint``, each once, for its first binary."""
+    """Add what changed or is new to ``footprint``, each once, for its first binary.
+
+    Changes of structs of one name that differ are of structs that only share it.
+    """
     reported: set[str] = set()
     for name, before, after in pairs:
         for change in compare(name, before, after):
-            if change.name not in reported:
-                reported.add(change.name)
+            key = change.model_dump_json(exclude={"binary"})
+            if key not in reported:
+                reported.add(key)
                 footprint.structs.append(change)
         ours, theirs = before.prototypes(), after.prototypes()
         footprint.prototypes += prototypes(name, ours, theirs)
