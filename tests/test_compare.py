@@ -340,6 +340,9 @@ def _cost(change: Callable[[Any], None]) -> Callable[[Any], None]:
         (lambda cost: cost["footprint"]["sites"].clear(), "changed"),
         (lambda cost: cost["footprint"]["paths"][0].update(work=3), "worse"),
         (lambda cost: cost["footprint"]["paths"][0].update(work=-1), "better"),
+        # Jumps count in a function that is hot, and in no other.
+        (lambda cost: cost["footprint"]["paths"][0].update(most=3), None),
+        (lambda cost: cost["footprint"]["paths"][0].update(most=3, hot=True), "worse"),
         (lambda cost: cost["footprint"]["paths"].clear(), None),
         (lambda cost: cost["footprint"]["structs"][0].update(patched=72), "worse"),
         (lambda cost: cost["footprint"]["structs"][0].update(base=72), "better"),

@@ -436,6 +436,10 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
     )
     overhead.mitigated.paths.append(nap)
     assert results.mitigated(overhead).endswith("longer paths than without: nap() +3.")
+    # Jumps count in a function that is hot.
+    hot = nap.model_copy(update={"most": 4, "hot": True})
+    overhead.mitigated.paths[-1] = hot
+    assert results.mitigated(overhead).endswith("longer paths than without: nap() +4.")
     site = costs.Site(
         **{"event": "e", "binary": "b", "function": "f", "offset": 0, "nop": 0},
         **{"out_of_line": True, "cold_bytes": 0},

@@ -211,6 +211,7 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
                 costs.FunctionPaths(
                     binary="cat.o",
                     name="nap",
+                    hot=True,
                     proven=True,
                     most=3,
                     work=2,
@@ -226,7 +227,7 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
     assert "0.25" in shown
     assert "worst    +12 bytes of code (functions: 1) without jump labels" in shown
     assert "guarded  with mitigations 1 of 2 sites are a NOP" in shown
-    assert "longer paths than without: nap +2" in " ".join(shown.split())
+    assert "longer paths than without: nap +3" in " ".join(shown.split())
     assert "exempt   struct cat: 8 bytes: [it] purrs" in shown
 
 

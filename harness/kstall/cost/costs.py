@@ -279,3 +279,15 @@ class Overhead(Model):
         description="why no objects could be compiled with mitigations",
     )
     exemptions: list[Exemption] = []
+
+    @property
+    def longer_with_mitigations(self) -> list[FunctionPaths]:
+        """Changed functions in which a path gets longer with mitigations than without
+        them, by the figure that is judged."""
+        paths = self.footprint.paths if self.footprint else []
+        without = {path.name: path.cost for path in paths}
+        return [
+            path
+            for path in (self.mitigated.paths if self.mitigated else [])
+            if path.cost > max(0, without.get(path.name, 0))
+        ]

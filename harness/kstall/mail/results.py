@@ -391,13 +391,8 @@ def mitigated(overhead: costs.Overhead) -> str:
     """Sites and longer paths in objects compiled with mitigations, as a sentence."""
     if overhead.mitigated is None:
         return ""
-    mitigated = {path.name: path.work for path in overhead.mitigated.paths}
-    kernel = overhead.footprint or costs.Footprint()
-    unmitigated = {path.name: path.work for path in kernel.paths}
     longer = [
-        f"{name}() {work:+}"
-        for name, work in mitigated.items()
-        if work > max(0, unmitigated.get(name, 0))
+        f"{path.name}() {path.cost:+}" for path in overhead.longer_with_mitigations
     ]
     sites = overhead.mitigated.sites
     nops = sum(site.nop in overhead.mitigated.nops for site in sites)

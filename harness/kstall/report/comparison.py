@@ -544,8 +544,8 @@ def _footprints(old: Footprint, new: Footprint) -> Iterator[Change]:
     for old_path, new_path in _paired(
         old.paths, new.paths, lambda path: (path.binary, path.name)
     ):
-        old_count = old_path.work if old_path is not None else 0
-        new_count = new_path.work if new_path is not None else 0
+        old_count = old_path.cost if old_path is not None else 0
+        new_count = new_path.cost if new_path is not None else 0
         function = new_path or old_path
         if old_count != new_count and function is not None:
             yield _change(

@@ -395,12 +395,8 @@ def _costs(overhead: Overhead, console: Console) -> None:
     if overhead.mitigated is not None:
         sites = overhead.mitigated.sites
         nops = sum(site.nop in overhead.mitigated.nops for site in sites)
-        kernel = overhead.footprint.paths if overhead.footprint else []
-        unmitigated = {path.name: path.work for path in kernel}
         longer = [
-            f"{path.name} {path.work:+}"
-            for path in overhead.mitigated.paths
-            if path.work > max(0, unmitigated.get(path.name, 0))
+            f"{path.name} {path.cost:+}" for path in overhead.longer_with_mitigations
         ]
         console.print(
             f"guarded  with mitigations {nops} of {len(sites)} sites are a NOP; "
