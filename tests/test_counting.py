@@ -150,8 +150,13 @@ def test_a_boot_gets_its_accelerator_and_machine(
         results = out / "share/results/call-base"
         results.mkdir()
         (results / "stdout").write_text("operations 10\n70\n80\n")
-        done = {"name": "call-base", "exit_status": 0, "errors": []}
-        cache.write_json(results.parent / "agent.json", {"workloads": [done]})
+        agent = {
+            "workloads": [
+                {"name": name, "exit_status": 0}
+                for name in ("call-base", "all-trace-events")
+            ]
+        }
+        cache.write_json(results.parent / "agent.json", agent)
         return SimpleNamespace(
             status="completed",
             exit_status=0,
@@ -211,6 +216,9 @@ ROOTLESS = Splat("panic", 2, NO_ROOT, NO_ROOT)
         (1, {"status": "panic", "splats": (ROOTLESS,)}, {}, KstallError),
         (1, {"status": "panic", "victims": ("init",)}, {}, KstallError),
         (1, {}, {"errors": [SKIPPED]}, None),
+        (1, {}, {"formats": 1}, KstallError),
+        (1, {}, {"formats": None}, KstallError),
+        (0, {}, {"formats": 0}, None),
     ],
 )
 def test_whose_fault_a_boot_without_counts_is(
@@ -224,7 +232,10 @@ def test_whose_fault_a_boot_without_counts_is(
     done: dict[str, Any],
     verdict: type[KstallError] | None,
 ) -> None:
-    boot = dataclasses.replace(counting._boots(kernels)[number], formats=False)
+    listed = {"name": "all-trace-events", "exit_status": done.get("formats")}
+    boot = dataclasses.replace(
+        counting._boots(kernels)[number], formats="formats" in done
+    )
     boot = dataclasses.replace(boot, modes=("base",) if not number else ("off",))
 
     def booted(*_: Any, out: Path, **__: Any) -> guest.GuestRun:
@@ -236,7 +247,7 @@ def test_whose_fault_a_boot_without_counts_is(
         if done.get("exit_status", 0) is not None:
             (results / "stderr").write_text("")
         entry = {"name": name, "exit_status": 0, "errors": []} | done
-        cache.write_json(results.parent / "agent.json", {"workloads": [entry]})
+        cache.write_json(results.parent / "agent.json", {"workloads": [entry, listed]})
         (out / "console.log").write_text("x\n")
         facts: dict[str, Any] = {"status": "completed", "exit_status": 0, "splats": ()}
         facts |= ended
@@ -346,6 +357,13 @@ def test_each_kernel_has_a_key_of_its_own(
     assert among[0] == before[0] and among[1] != before[1]
 
 
+def print_formats(boot: Path) -> None:
+    """Put them where the guest of ``boot`` does; its name will do for them."""
+    stdout = boot / "results" / "all-trace-events" / "stdout"
+    stdout.parent.mkdir(parents=True, exist_ok=True)
+    stdout.write_text(boot.name)
+
+
 def test_boots_of_a_kernel_are_counted_once(
     series: Series,
     kernels: Kernels,
@@ -357,6 +375,8 @@ def test_boots_of_a_kernel_are_counted_once(
 
     def count_boots(*words: Any) -> list[dict[str, Any]]:
         counted.extend(boot.name for boot in words[3])
+        for boot in words[3]:
+            print_formats(tmp_path / "out" / series.name / "instructions" / boot.name)
         return [
             {**count(boot.name, mode, 100, 100), "events": 0}
             for boot in words[3]
@@ -370,7 +390,9 @@ def test_boots_of_a_kernel_are_counted_once(
 
     def measure_on(which: Kernels) -> bool:
         counted.clear()
-        return counting.measure(context, series, which, log)[1]
+        reused = counting.measure(context, series, which, log)[1]
+        assert counting.formats(context, series, which) == ("base-1", "patched-1")
+        return reused
 
     assert not measure_on(kernels)
     assert len(counted) == 6
@@ -425,8 +447,9 @@ def test_readers_have_all_the_time_of_a_guest_that_has_no_clock(
     for boot in counting._boots(kernels):
         loads = job.parse(counting._job(series, boot)).workloads
         for load in loads:
+            assert load.deadline_s == 3600
             if load.name != "all-trace-events":
-                assert load.attach_s == load.deadline_s == 3600
+                assert load.attach_s == 3600
 
 
 def test_events_of_others_are_on_in_one_boot_of_the_patched_kernel(

@@ -417,6 +417,7 @@ def test_a_full_disk_costs_no_result_that_is_there(
     require_proven(ran)
     summary = ran.stage(stage).summary
     assert "could not be kept (No space left on device)" in summary, summary
+    assert ran.stage("events").status == "pass"
     after = proven.validate()
     require_proven(after)
     assert set(_KEPT) - {stage} == after.reused & set(_KEPT)
@@ -619,6 +620,21 @@ def test_a_guest_that_is_killed_while_it_is_measured(proven: World) -> None:
     after = proven.validate()
     require_proven(after)
     assert set(_KEPT) - {"instructions"} == after.reused & set(_KEPT)
+
+
+@pytest.mark.fault("missing list", "of the formats of events, when it failed once")
+def test_formats_that_were_not_printed_are_no_result(proven: World) -> None:
+    forget(proven, "instructions")
+    proven.guest(
+        "if load['name'] == 'all-trace-events':\n"
+        "    agent['workloads'][-1]['exit_status'] = 1\n"
+    )
+    ran = proven.validate()
+    proven.guest(None)
+    require_stopped(ran, "instructions", "boot ", "all-trace-events exited, exit 1")
+    after = proven.validate()
+    require_proven(after)
+    assert after.stage("events").status == "pass"
 
 
 @pytest.mark.fault("endless console", "100 MB of it, with a panic at the end")

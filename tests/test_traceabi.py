@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -275,31 +274,6 @@ def test_what_is_no_list_of_formats_is_no_result(text: str) -> None:
         traceabi.parse_list(text)
 
 
-@pytest.mark.parametrize(("status", "kept"), [(0, True), (1, False), (None, False)])
-def test_only_a_whole_list_is_kept(
-    tmp_path: Path, status: int | None, kept: bool
-) -> None:
-    name = traceabi.workload()["name"]
-    for side, code in (("base", 0), ("patched", status)):
-        results = tmp_path / f"{side}-1" / "results"
-        (results / name).mkdir(parents=True)
-        (results / name / "stdout").write_text(side)
-        done = {"name": name, "exit_status": code}
-        (results / "agent.json").write_text(json.dumps({"workloads": [done]}))
-    target = tmp_path / "kept"
-    target.mkdir()
-    for side in ("base", "patched"):
-        traceabi.save(tmp_path / f"{side}-1", target)
-        expected = side if kept or side == "base" else None
-        assert traceabi.saved(target) == expected
-        (target / "formats").unlink(missing_ok=True)
-
-
-def test_of_boots_that_were_not_asked_nothing_is_kept(tmp_path: Path) -> None:
-    traceabi.save(tmp_path, tmp_path)
-    assert traceabi.saved(tmp_path) is None
-
-
 def _stage(tmp_path: Path, series: Series, texts: list[str]) -> SeriesReport:
     run = runs.begin(tmp_path / "out", ["kstall"], Ui(Console(file=io.StringIO())))
     entry = SeriesReport(name="s", title="s", digest="d")
@@ -332,16 +306,6 @@ def test_a_run_judges_the_events_of_both_kernels(
     assert check.status == "fail"
     (wrong,) = [comparison for comparison in check.comparisons if not comparison.ok]
     assert wrong.label == "sched:sched_switch can be read as before"
-
-
-def test_counts_without_formats_skip_the_check(
-    project_root: Path, tmp_path: Path
-) -> None:
-    (series,) = Project(project_root).load(["sched-throttle"])
-    entry = _stage(tmp_path, series, [])
-    assert entry.checks == []
-    assert entry.stages[0].status == "skip"
-    assert "did not print the formats" in entry.stages[0].summary
 
 
 def test_the_command_says_what_changed(

@@ -46,6 +46,7 @@ RunMode = costs.Mode | Literal["beside"]
 _SIDES = ("base", "patched")
 _COUNTING_EVENTS = ("ftrace", "beside")
 _COUNTS = "counts.json"
+_FORMATS = "formats"
 _BOOTS = 3
 _ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
 _COUNTED = accel.Accel(
@@ -188,8 +189,8 @@ def measure(
             with sides[side].replaced() as scratch:
                 rows = [row for row in counts if row["boot"].startswith(f"{side}-")]
                 cache.write_json(scratch / _COUNTS, rows)
-                out = context.out / series.name / "instructions"
-                traceabi.save(out / f"{side}-1", scratch)
+                text = traceabi.printed(_first_boot(context, series, side))
+                (scratch / _FORMATS).write_text(text, encoding="utf-8")
     measurements = [_measurement(workload, counts) for workload in series.measures]
     return measurements, not missing
 
@@ -203,15 +204,24 @@ def _read(directory: Path) -> list[dict[str, Any]]:
     return list(json.loads((directory / _COUNTS).read_text(encoding="utf-8")))
 
 
-def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
-    """The formats of all trace events of either kernel, as the guests printed them.
+def _first_boot(context: Context, series: Series, side: str) -> Path:
+    return context.out / series.name / "instructions" / f"{side}-1"
 
-    Empty if the cached counts are from an older version, which did not print them.
+
+def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
+    """The formats of all trace events of both kernels, as their guests printed them.
+
+    Only after `measure`.
     """
-    texts = [
-        traceabi.saved(_kept(context, series, kernels, side).entry) for side in _SIDES
-    ]
-    return tuple(text for text in texts if text is not None) if all(texts) else ()
+    texts = []
+    for side in _SIDES:
+        kept = _kept(context, series, kernels, side)
+        if kept.usable(kept.entry):
+            text = (kept.entry / _FORMATS).read_text(encoding="utf-8")
+        else:  # counted by this run, which could not keep it
+            text = traceabi.printed(_first_boot(context, series, side))
+        texts.append(text)
+    return tuple(texts)
 
 
 def _machine(series: Series) -> guest.Machine:
@@ -387,7 +397,7 @@ def _runs(series: Series, boot: BootPlan) -> Iterator[tuple[Measure, RunMode]]:
 
 
 def _job(series: Series, boot: BootPlan) -> dict[str, Any]:
-    last = [traceabi.workload()] if boot.formats else []
+    last = [traceabi.workload(_FOREVER)] if boot.formats else []
     return jobs.job(
         series.name,
         boot.kernel.build_id,
@@ -447,19 +457,7 @@ def _counted(series: Series, boot: BootPlan, results: Path) -> Iterator[dict[str
     for workload, mode in _runs(series, boot):
         name = f"{workload.name}-{mode}"
         record = facts.get(name, {})
-        # A full buffer is still written to, which is all that counts here.
-        faults = [
-            fault for fault in record.get("errors", []) if fault["kind"] not in _IGNORED
-        ]
-        if faults or record.get("exit_status") != 0:
-            stderr = results / name / "stderr"
-            # The program is not started if its tracer fails.
-            message = stderr.exists() and stderr.read_text(errors="replace").strip()
-            apparatus = any(errors.fault_of(fault) == "apparatus" for fault in faults)
-            raise (KstallError if apparatus else boot.failure)(
-                f"boot {boot.name}: {name} {record.get('status')}, exit "
-                f"{record.get('exit_status')}: {record.get('error') or message}"
-            )
+        _require_success(boot, results / name, record, boot.failure)
         operations, taken = parse((results / name / "stdout").read_text())
         trace = record.get("trace") or {}
         yield {
@@ -472,6 +470,35 @@ def _counted(series: Series, boot: BootPlan, results: Path) -> Iterator[dict[str
             if mode in _COUNTING_EVENTS
             else None,
         }
+    if boot.formats:
+        # That they cannot be printed is no verdict on the patches.
+        record = facts.get(traceabi.NAME, {})
+        _require_success(boot, results / traceabi.NAME, record, KstallError)
+
+
+def _require_success(
+    boot: BootPlan,
+    directory: Path,
+    record: Mapping[str, Any],
+    failure: type[KstallError],
+) -> None:
+    """Raise ``failure`` unless the workload with results in ``directory`` ended well;
+    `KstallError` if the apparatus is at fault."""
+    # A full buffer is still written to, which is all that counts here.
+    faults = [
+        fault for fault in record.get("errors", []) if fault["kind"] not in _IGNORED
+    ]
+    if not faults and record.get("exit_status") == 0:
+        return
+    stderr = directory / "stderr"
+    # The program is not started if its tracer fails.
+    message = stderr.exists() and stderr.read_text(errors="replace").strip()
+    apparatus = any(errors.fault_of(fault) == "apparatus" for fault in faults)
+    raise (KstallError if apparatus else failure)(
+        f"boot {boot.name}: {directory.name} {record.get('status')}, exit "
+        f"{record.get('exit_status')}: {record.get('error') or message}",
+        next=f"read what it printed, in {directory}",
+    )
 
 
 def parse(text: str) -> tuple[int, list[int]]:

@@ -9,9 +9,7 @@ or by the text that is printed, so an event may only grow at its end.  Event num
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,8 @@ from .records import Field, Layout
 
 #: What prints the formats of all events in a guest, a path in the project.
 PROGRAM = Path("scripts/workloads/overhead/trace-events")
-_NAME = "all-trace-events"
-_DEADLINE_S = 600
-_COPY = "formats"
+#: The name of its workload.
+NAME = "all-trace-events"
 # The header that tail prints before each of several files.
 _FILE = re.compile(r"(?m)^\n?==> (\w+)/\w+/format <==\n")
 _FORMAT = re.compile(r'\s*("(?:[^"\\]|\\.)*")(.*)', re.DOTALL)
@@ -116,31 +113,15 @@ def _layout(system: str, origin: str, text: str) -> Layout:
         return Layout(system, name[1], 0, (), (), re.sub(r"(?m)^ID: .*\n", "", text))
 
 
-def workload() -> dict[str, Any]:
+def workload(deadline_s: float) -> dict[str, Any]:
     """The job's entry for `PROGRAM`."""
     argv = [str(jobs.GUEST / PROGRAM)]
-    return jobs.workload(_NAME, argv, _DEADLINE_S, buffer_kb=64)
+    return jobs.workload(NAME, argv, deadline_s, buffer_kb=64)
 
 
-def save(boot: Path, target: Path) -> None:
-    """Copy the output of `PROGRAM` from ``boot``, the directory of a boot, to
-    ``target``.
-
-    Incomplete output is not copied: a guest's failure to print it is no verdict.
-    """
-    printed = boot / "results" / _NAME / "stdout"
-    facts = boot / "results" / "agent.json"
-    if printed.exists() and facts.exists():
-        agent = json.loads(facts.read_text(encoding="utf-8"))
-        entries = [entry for entry in agent["workloads"] if entry["name"] == _NAME]
-        if [entry.get("exit_status") for entry in entries] == [0]:
-            shutil.copyfile(printed, target / _COPY)
-
-
-def saved(directory: Path) -> str | None:
-    """What `save` copied to ``directory``, or None."""
-    file = directory / _COPY
-    return file.read_text(encoding="utf-8") if file.exists() else None
+def printed(boot: Path) -> str:
+    """The output of `PROGRAM` in ``boot``, the directory of a boot."""
+    return (boot / "results" / NAME / "stdout").read_text(encoding="utf-8")
 
 
 def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> FormatChanges:

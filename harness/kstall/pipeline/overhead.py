@@ -111,10 +111,6 @@ def _events(
 
     Events in ``beside`` are new as well: other series of the kernel declare them.
     """
-    if not texts:
-        stage.status = "skip"
-        stage.summary = "the guests that count did not print the formats of events"
-        return
     base, patched = map(traceabi.parse_list, texts)
     others = {name: layout for name, layout in patched.items() if name in beside}
     own = {name: layout for name, layout in patched.items() if name not in others}
