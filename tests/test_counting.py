@@ -160,9 +160,11 @@ def test_a_boot_gets_its_accelerator_and_machine(
         return SimpleNamespace(
             status="completed",
             exit_status=0,
+            console=out / "console.log",
             splats=(),
             victims=(),
             performed=(),
+            ahead=None,
             excused=lambda _: {},
         )
 
@@ -209,12 +211,12 @@ ROOTLESS = Splat("panic", 2, NO_ROOT, NO_ROOT)
         (0, {"splats": (WARNING,)}, {}, KstallError),
         (1, {}, {"errors": [LATE]}, KstallError),
         (1, {}, {"errors": [LATE], "exit_status": None}, KstallError),
-        (1, {"exit_status": 1}, {}, KstallError),
-        (1, {"splats": (LOSS,)}, {}, KstallError),
+        (1, {"exit_status": 1}, {}, NotJudged),
+        (1, {"splats": (LOSS,)}, {}, NotJudged),
         (1, {"status": "hang"}, {}, NotJudged),
-        (1, {"status": "lost"}, {}, KstallError),
-        (1, {"status": "panic", "splats": (ROOTLESS,)}, {}, KstallError),
-        (1, {"status": "panic", "victims": ("init",)}, {}, KstallError),
+        (1, {"status": "lost"}, {}, NotJudged),
+        (1, {"status": "panic", "splats": (ROOTLESS,)}, {}, NotJudged),
+        (1, {"status": "panic", "victims": ("init",)}, {}, NotJudged),
         (1, {}, {"errors": [SKIPPED]}, None),
         (1, {}, {"formats": 1}, KstallError),
         (1, {}, {"formats": None}, KstallError),
@@ -274,6 +276,9 @@ def test_whose_fault_a_boot_without_counts_is(
     with pytest.raises(KstallError) as caught:
         run()
     assert type(caught.value) is verdict
+    assert caught.value.what.startswith(f"boot {boot.name}: ")
+    if ended.get("splats") == (LOSS,):
+        assert LOSS.headline in caught.value.what
 
 
 def test_a_boot_is_given_what_prints_the_formats(

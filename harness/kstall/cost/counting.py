@@ -35,7 +35,7 @@ from ..base import (
 from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
-from ..guest import KeptResults, accel, guest, guestrun, hosttime, jobs
+from ..guest import KeptResults, accel, guest, guestrun, jobs
 from ..series import Context, Measure, Project, Series
 from . import costs, gate
 
@@ -369,7 +369,7 @@ def run(
     guest_run = guestrun.start(
         vm, folder, _deadline(series, boot), lambda _: None, scripts=project.scripts
     )
-    _refuse(guest_run, boot)
+    _refuse(guest_run, vm, boot)
     return list(_counted(series, boot, folder / "results"))
 
 
@@ -423,32 +423,15 @@ def _job(series: Series, boot: BootPlan) -> dict[str, Any]:
     )
 
 
-def _refuse(guest_run: guest.GuestRun, boot: BootPlan) -> None:
-    limits = hosttime.thresholds(boot.kernel.config)
-    reports = guestrun.relevant_reports(guest_run, limits)
-    if not reports:
-        try:
-            guestrun.require_witness(guest_run)
-        except KstallError as error:
-            raise KstallError(
-                f"boot {boot.name}: {error.what}", log=error.log, next=error.next
-            ) from error
-    if (
-        guest_run.status == "completed"
-        and guest_run.exit_status == 0
-        and not guest_run.splats
-    ):
-        return
-    guilty = bool(reports) or guest_run.status == "panic"
-    if not guilty:
-        guestrun.require_time(guest_run, guest_run.console.parent / "results", limits)
-    excerpt = reports[0].excerpt if reports else ""
-    # A failed agent, or a log with a gap, is not the kernel's fault.
-    raise (boot.failure if guilty else KstallError)(
-        f"boot {boot.name} ended as {guest_run.status}, "
-        f"exit {guest_run.exit_status}\n{excerpt}",
-        log=guest_run.console,
-    )
+def _refuse(run: guest.GuestRun, vm: guestrun.Guest, boot: BootPlan) -> None:
+    """Raise as `guestrun.refuse`, with the boot's name and failure."""
+    try:
+        guestrun.refuse(run, vm, run.console.parent / "results")
+    except KstallError as error:
+        error.what = f"boot {boot.name}: {error.what}"
+        if not isinstance(error, FailedCheck):
+            raise
+        raise boot.failure(error.what, log=error.log, next=error.next) from error
 
 
 def _counted(series: Series, boot: BootPlan, results: Path) -> Iterator[dict[str, Any]]:

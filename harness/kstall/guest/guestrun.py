@@ -302,7 +302,7 @@ def _run(
     fill(place / "share", context.project, series, vm, job, log)
     run, summary = _boot(series, vm, place, context.ui)
     console.abridge(run.console, results / "console.txt")
-    _refuse(run, results, thresholds_for(vm), expected)
+    refuse(run, vm, results, expected)
     cache.write_json(results / hosttime.FILE, run.host.as_json())
     return summary
 
@@ -687,14 +687,12 @@ def require_time(
         raise NotJudged(_late(run, results), log=run.console, next=_QUIETER)
 
 
-def _refuse(
-    run: guest.GuestRun,
-    results: Path,
-    limits: hosttime.Thresholds,
-    expected: tuple[str, ...],
+def refuse(
+    run: guest.GuestRun, vm: Guest, results: Path, expected: tuple[str, ...] = ()
 ) -> None:
     """Raise unless the guest came to its end, and its kernel reported nothing but what
-    was ``expected``."""
+    was ``expected``: as `run_guest`, or `KstallError` for a job that cannot succeed."""
+    limits = thresholds_for(vm)
     expected_splats = {splat for splat in run.splats if _is_expected(splat, expected)}
     reports = tuple(
         splat for splat in relevant_reports(run, limits) if splat not in expected_splats
@@ -738,7 +736,7 @@ def _is_usable(entry: Path) -> bool:
 
 
 def _refuse_kept(vm: Guest, results: Path, expected: tuple[str, ...]) -> None:
-    """Raise as `_refuse` for reports in ``results`` that were accepted without them.
+    """Raise as `refuse` for reports in ``results`` that were accepted without them.
 
     `scan_file` may recognize more reports today than it did then.
     """
@@ -759,7 +757,7 @@ def _refuse_kept(vm: Guest, results: Path, expected: tuple[str, ...]) -> None:
         victims=console.victims(text),
         host=host,
     )
-    _refuse(run, results, thresholds_for(vm), expected)
+    refuse(run, vm, results, expected)
 
 
 _QUIETER = (
