@@ -247,6 +247,20 @@ def test_a_loop_comes_by_one_site_again(build: Build) -> None:
     assert paths_of(twice, "submit").nops == 2
 
 
+def test_what_moves_into_a_loop_runs_more_often(build: Build) -> None:
+    """With -Os the loop begins at its condition, so each place is there once."""
+    before, inside = (build(macro, flags=("-Os",)) for macro in ("ONCE", "EACH"))
+    paths = paths_of(footprint.binaries("trace", before, inside, DECLARATION), "total")
+    # What a path that goes round once has more, and has no longer.
+    assert (paths.proven, paths.cost) == (True, 0)
+    assert paths.longer_loop is not None and paths.longer_loop.startswith("total+")
+    (line,) = paths.clock_reads
+    assert line.endswith(" ktime_get")
+    back = footprint.binaries("trace", inside, before, DECLARATION)
+    assert paths_of(back, "total").longer_loop is None
+    assert paths_of(back, "total").clock_reads == []
+
+
 @pytest.mark.parametrize(
     ("macro", "base", "patched"),
     [

@@ -212,6 +212,38 @@ def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
     )
 
 
+def test_a_longer_loop_needs_an_exemption(series: Series) -> None:
+    paths = costs.FunctionPaths(
+        binary="vmlinux",
+        name="submit",
+        proven=True,
+        most=0,
+        work=0,
+        least=0,
+        longer_loop="submit+0x40",
+        nops=1,
+        sites=1,
+    )
+    overhead = costs.Overhead(
+        base_kernel="base", footprint=costs.Footprint(paths=[paths])
+    )
+
+    def check(series: Series) -> Check:
+        checks = gate.judge(series, overhead)
+        (check,) = (
+            check for check in checks if check.name == "disabled_path_unchanged"
+        )
+        return check
+
+    assert check(series).status == "fail"
+    assert "submit: no loop runs more instructions while off" in faults(check(series))
+    seen = " ".join(comparison.seen for comparison in check(series).comparisons)
+    assert "submit+0x40" in seen
+    assert 'no [[overhead.exemption]] has function = "submit"' in seen
+    assert check(exempting(series, function="submit", calls=["x"])).status == "fail"
+    assert check(exempting(series, function="submit", instructions=1)).status == "pass"
+
+
 def test_what_an_exemption_would_need_is_said(series: Series, build: Build) -> None:
     check = judged(series, build, "LOAD")["disabled_path_unchanged"]
     fault = " ".join(comparison.seen for comparison in check.comparisons)

@@ -103,6 +103,7 @@ def path(text: str) -> costs.FunctionPaths:
         stretches=[
             costs.Stretch(base=text, patched=text, added=[text], removed=[], net=1)
         ],
+        longer_loop=text,
         clock_reads=[text],
         calls=[text],
         unproven=[text],

@@ -396,9 +396,10 @@ def test_a_path_is_reported_by_the_figure_it_is_judged_by() -> None:
     hot = cold.model_copy(update={"name": "nap", "hot": True})
     same = cold.model_copy(update={"name": "rest", "work": 0})
     new = cold.model_copy(update={"name": "wake", "nops": 0, "proven": False})
+    loop = hot.model_copy(update={"name": "dream", "most": 2, "longer_loop": "dream+8"})
     overhead = costs.Overhead(
         base_kernel="k",
-        footprint=costs.Footprint(paths=[same, cold, hot, new]),
+        footprint=costs.Footprint(paths=[same, cold, hot, new, loop]),
         exemptions=[
             costs.Exemption(function="nap", allowed=3, because="it\ndreams."),
             costs.Exemption(function="rest", allowed=2, because="it is not needed"),
@@ -406,6 +407,7 @@ def test_a_path_is_reported_by_the_figure_it_is_judged_by() -> None:
     )
     assert results.paths(overhead) == [
         "nap() (hot): 1 NOP and +3: it dreams",
+        "dream() (hot): 1 NOP and +2, with more for each round of a loop",
         "doze(): 1 NOP and +1",
         "wake(): +1 not reached before",
         "rest(): 1 NOP",

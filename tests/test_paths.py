@@ -83,18 +83,62 @@ def test_a_function_of_its_own_is_walked_into(code: Code) -> None:
     assert (comparison.most, comparison.least) == (2, 0)
 
 
+def node(at: int) -> paths._Node:
+    return paths._Node((at, ()), (at, ()))
+
+
+def match(
+    at: int, net: int, following: tuple[int, ...], *nops: int
+) -> dict[paths._Node, paths._Match]:
+    """What is run at a node, by the numbers of those that follow."""
+    none: Counter[str] = Counter()
+    nodes = tuple(map(node, following))
+    return {
+        node(at): paths._Match(node(at), net, nops, none, none, (), (), nodes, True)
+    }
+
+
 def test_a_site_behind_a_loop_is_on_the_path() -> None:
     """entry, condition, then the body and back, or on to the end."""
-
-    def found(nops: tuple[int, ...], *following: paths._Node) -> paths._Match:
-        none: Counter[str] = Counter()
-        return paths._Match(entry, 0, nops, none, none, (), (), following, True)
-
-    entry, condition, body, end = (paths._Node((at, ()), (at, ())) for at in range(4))
     graph = {
-        entry: found((), condition),
-        condition: found((), body, end),
-        body: found((100,), condition),
-        end: found((200,)),
+        **match(0, 0, (1,)),
+        **match(1, 0, (2, 3)),
+        **match(2, 0, (1,), 100),
+        **match(3, 0, (), 200),
     }
-    assert paths._most_sites(graph, entry) == 2
+    assert paths._most_sites(graph, node(0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("nets", "following", "longest"),
+    [
+        # From before a loop into it, and out of it.
+        ((-1, 1, 0), ((1,), (1, 2), ()), (0, 1)),
+        ((1, -1, 0), ((1,), (1, 2), ()), (0, None)),
+        # To another place in it, through which each round comes, too.
+        ((0, 1, -1, 0), ((1,), (2, 3), (1,), ()), (1, None)),
+        ((0, -1, 1, 0), ((1,), (2, 3), (1,), ()), (-1, None)),
+        # Only one of two ways through the loop is longer.
+        ((0, 0, 1, -1, 0), ((1,), (2, 3, 4), (1,), (1,), ()), (1, 2)),
+        # In the inner loop, and the outer one makes up for it.
+        ((0, -9, 1, 0), ((1,), (2,), (2, 1, 3), ()), (-8, 2)),
+        # What makes up for it lies behind the loop, and so does more.
+        ((1, 0, 0, -1), ((1,), (2, 3), (1,), ()), (0, None)),
+        # It is entered at two places, and left at one.
+        ((0, 0, 0, 1, 1), ((1, 4), (2, 3), (1,), (), (2,)), (2, None)),
+        # No path of it ends.
+        ((0, -1, 1), ((1,), (2,), (1,)), (0, None)),
+        ((0, 0, 1), ((1,), (2,), (1,)), (1, 2)),
+        # One of them does.
+        ((0, 0, 1, 0), ((1, 3), (2,), (1,), ()), (1, 2)),
+    ],
+)
+def test_a_loop_is_run_any_number_of_times(
+    nets: tuple[int, ...],
+    following: tuple[tuple[int, ...], ...],
+    longest: tuple[int, int | None],
+) -> None:
+    graph: dict[paths._Node, paths._Match] = {}
+    for at, (net, nodes) in enumerate(zip(nets, following, strict=True)):
+        graph |= match(at, net, nodes)
+    assert paths._longest(graph, node(0), lambda part: part.net) == longest

@@ -93,6 +93,11 @@ class FunctionPaths(Model):
         "compiler's"
     )
     least: int
+    longer_loop: str | None = Field(
+        default=None,
+        description="where a loop runs more instructions each time round, of those "
+        "that are judged; the loop is counted once",
+    )
     nops: int = Field(
         description="NOPs of new sites that one path crosses, at most; once each, as "
         "a loop comes by again"

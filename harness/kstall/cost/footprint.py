@@ -283,16 +283,21 @@ class _Pair:
         ours, theirs = self._ours[key], self._theirs[key]
         comparison = self._comparer.compare(ours.address, theirs.address)
         added = _added(comparison)
+        is_hot = theirs.name in hot or theirs.plain in hot
+        loop = comparison.most_loop if is_hot else comparison.work_loop
         return costs.FunctionPaths(
             binary=self.name,
             name=theirs.name,
-            hot=theirs.name in hot or theirs.plain in hot,
+            hot=is_hot,
             proven=comparison.proven,
             most=comparison.most if comparison.proven else len(comparison.added),
             work=comparison.work
             if comparison.proven
             else sum(instruction.kind != "jump" for instruction in comparison.added),
             least=comparison.least if comparison.proven else 0,
+            longer_loop=_where(self.patched.binary, loop)
+            if comparison.proven and loop is not None
+            else None,
             nops=comparison.nops,
             sites=len(comparison.sites),
             stretches=[
@@ -362,19 +367,26 @@ def _added(comparison: PathsCompared) -> list[Instruction]:
     """Instructions added to a stretch, and not moved there from another one."""
     if not comparison.proven:
         return list(comparison.added)
-    removed = [
-        instruction.form
-        for difference in comparison.differences
-        for instruction in difference.removed
-    ]
-    added = []
+    removed: dict[bool, list[str]] = {True: [], False: []}
     for difference in comparison.differences:
+        removed[difference.looped] += [gone.form for gone in difference.removed]
+    added = []
+    # Loops choose first: what ran once before a loop does not make up for what runs
+    # each time round.
+    looped_first = sorted(
+        comparison.differences, key=lambda stretch: not stretch.looped
+    )
+    for difference in looped_first:
+        pools = [removed[True]]
+        if not difference.looped:
+            pools.insert(0, removed[False])
         for instruction in difference.added:
             # Moved to another stretch: the base runs it, too.
-            if instruction.form in removed:
-                removed.remove(instruction.form)
-            else:
+            pool = next((pool for pool in pools if instruction.form in pool), None)
+            if pool is None:
                 added.append(instruction)
+            else:
+                pool.remove(instruction.form)
     return list({instruction.address: instruction for instruction in added}.values())
 
 

@@ -207,7 +207,11 @@ def _judge_path(
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
     verdict.at_most(f"{name}: instructions {how} while off", path.cost, limit)
-    if path.cost > limit:
+    if path.longer_loop is not None:
+        # An exemption counts a loop once, and so argues for its further rounds as well.
+        label = f"{name}: no loop runs more instructions while off"
+        verdict.true(label, limit > 0, f"one does at {path.longer_loop}")
+    if path.cost > limit or (path.longer_loop is not None and not limit):
         added = [
             line for stretch in path.stretches for line in stretch.added
         ] + path.added

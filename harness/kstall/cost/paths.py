@@ -173,6 +173,8 @@ class PathsCompared:
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
     instructions that a path has more than its counterpart, without the NOPs of sites;
     ``work`` is ``most`` without unconditional jumps, which are a matter of layout.
+    If a loop has more of them each time round, ``most_loop`` or ``work_loop`` is where,
+    and the loop is counted once.
     ``nops`` is the most of these that one path crosses, once each: a loop repeats
     them.  ``unmatched`` are places where the versions choose differently.
     """
@@ -181,6 +183,8 @@ class PathsCompared:
     most: int
     work: int
     least: int
+    most_loop: int | None
+    work_loop: int | None
     nops: int
     sites: tuple[int, ...]
     differences: tuple[Difference, ...]
@@ -250,11 +254,16 @@ class Comparer:
             for node, match in matches.items()
             if not match.matched
         )
+        most, most_loop = _longest(matches, start, lambda match: match.net)
+        work, work_loop = _longest(matches, start, _work)
+        fewer, _ = _longest(matches, start, lambda match: -match.net)
         return PathsCompared(
             proven=complete and not unmatched,
-            most=_extreme(matches, start, lambda match: match.net),
-            work=_extreme(matches, start, _work),
-            least=-_extreme(matches, start, lambda match: -match.net),
+            most=most,
+            work=work,
+            least=-fewer,
+            most_loop=most_loop,
+            work_loop=work_loop,
             nops=_most_sites(matches, start),
             sites=tuple(
                 sorted({at for match in matches.values() for at in match.nops})
@@ -426,15 +435,68 @@ def _places(stretches: dict[State, BasicBlock]) -> dict[int, Instruction]:
     }
 
 
-def _extreme(
+def _longest(
     matches: dict[_Node, _Match], start: _Node, cost: Callable[[_Match], int]
-) -> int:
-    """The greatest cost of a path from ``start`` that visits no node twice."""
-    best: dict[_Node, int] = {}
-    for node in _postorder(matches, start):
-        following = [best[after] for after in matches[node].next if after in best]
-        best[node] = cost(matches[node]) + max(following, default=0)
-    return best[start]
+) -> tuple[int, int | None]:
+    """The greatest cost of a path from ``start``, and None.
+
+    If a loop costs something each time round, there is no greatest one: then the cost
+    with each loop once, and where in that loop the patched side costs most.
+    """
+    order = list(_postorder(matches, start))
+    costs = {node: cost(matches[node]) for node in order}
+    following = {
+        node: [after for after in matches[node].next if after in costs]
+        for node in order
+    }
+    once: dict[_Node, int] = {}
+    for node in order:
+        ahead = [once[after] for after in following[node] if after in once]
+        once[node] = costs[node] + max(ahead, default=0)
+    best = {node: costs[node] for node in order if not following[node]}
+    cycle = _lengthen(best, costs, following)
+    # What is left never ends: such a path is cut off where it comes by again.
+    best |= {node: once[node] for node in order if node not in best}
+    cycle = cycle or _lengthen(best, costs, following)
+    if not cycle:
+        return best[start], None
+    return once[start], max(cycle, key=lambda node: costs[node]).patched[0]
+
+
+def _lengthen(
+    best: dict[_Node, int],
+    costs: dict[_Node, int],
+    following: dict[_Node, list[_Node]],
+) -> list[_Node]:
+    """Raise the costs in ``best`` to those of the costliest ways on from each node.
+
+    Returns a loop that costs something each time round, at which this stops, or [].
+    """
+    # A way that goes by no node twice costs at most this, or that again if cut off.
+    limit = 2 * sum(own for own in costs.values() if own > 0)
+    chosen: dict[_Node, _Node] = {}
+    changed = True
+    while changed:
+        changed = False
+        for node, own in costs.items():
+            for after in following[node]:
+                if after not in best:
+                    continue
+                longer = own + best[after]
+                if node not in best or longer > best[node]:
+                    best[node], chosen[node], changed = longer, after, True
+            if best.get(node, 0) > limit:
+                return _cycle(chosen, node)
+    return []
+
+
+def _cycle(chosen: dict[_Node, _Node], node: _Node) -> list[_Node]:
+    """The loop that the ``chosen`` successors of ``node`` lead to."""
+    passed: list[_Node] = []
+    while node not in passed:
+        passed.append(node)
+        node = chosen[node]
+    return passed[passed.index(node) :]
 
 
 def _most_sites(matches: dict[_Node, _Match], start: _Node) -> int:
@@ -479,7 +541,7 @@ def _postorder(matches: dict[_Node, _Match], start: _Node) -> Iterator[_Node]:
 
 
 def _in_cycles(matches: dict[_Node, _Match]) -> set[_Node]:
-    """The nodes with a net difference that are in a cycle."""
+    """The nodes with a difference that are in a cycle."""
 
     def is_in_cycle(node: _Node) -> bool:
         seen: set[_Node] = set()
@@ -493,4 +555,8 @@ def _in_cycles(matches: dict[_Node, _Match]) -> set[_Node]:
                 waiting.extend(matches[after].next)
         return False
 
-    return {node for node, match in matches.items() if match.net and is_in_cycle(node)}
+    return {
+        node
+        for node, match in matches.items()
+        if (match.added or match.removed) and is_in_cycle(node)
+    }

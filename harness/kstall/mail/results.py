@@ -422,7 +422,7 @@ def paths(overhead: costs.Overhead) -> list[str]:
     for path in sorted(footprint.paths, key=lambda path: -path.cost):
         exemption = exemptions.get(path.name.partition(".")[0])
         because = ""
-        if exemption is not None and path.cost:
+        if exemption is not None and (path.cost or path.longer_loop):
             because = _because(exemption.because)
             needed.add(exemption.function)
         hot = " (hot)" if path.hot else ""
@@ -446,6 +446,8 @@ def _instructions(path: costs.FunctionPaths) -> str:
     if path.cost or not path.nops:
         parts.append(f"{path.cost:+}")
     where = "" if path.proven else " not reached before"
+    if path.longer_loop is not None:
+        where = ", with more for each round of a loop"
     return " and ".join(parts) + where
 
 

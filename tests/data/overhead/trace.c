@@ -2,14 +2,17 @@
 /*
  * A subsystem with a tracepoint, as small as it gets, with the kernel's own layout of
  * static branches and tracepoints.  Without a macro it is the base; PATCHED adds the
- * event as it should be, and each other macro a fault; LOOP is none, and for both.
+ * event as it should be, and each other macro a fault; LOOP is none, and for both, as
+ * is ONCE, a clock read before a loop, which EACH moves into it.
  */
 typedef unsigned long u64;
 
 #ifdef __x86_64__
 #define NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
+#define CALL "call "
 #else
 #define NOP "nop"
+#define CALL "bl "
 #endif
 
 struct tracepoint {
@@ -151,7 +154,14 @@ u64 total(struct job *jobs, int count)
 {
 	u64 sum = 0;
 
-	for (int i = 0; i < count; i++)
+#ifdef ONCE
+	asm volatile(CALL "ktime_get");
+#endif
+	for (int i = 0; i < count; i++) {
+#ifdef EACH
+		asm volatile(CALL "ktime_get");
+#endif
 		sum += jobs[i].credits;
+	}
 	return sum;
 }
