@@ -81,6 +81,11 @@ def test_input_larger_than_a_pipe() -> None:
     assert len(done.stdout) == len(data)
 
 
+@pytest.mark.parametrize("namespace", [False, True])
+def test_input_arrives(namespace: bool) -> None:
+    assert process.run(["cat"], input=b"hi", namespace=namespace).stdout == "hi"
+
+
 def test_lines_arrive_as_they_are_printed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     seen = []

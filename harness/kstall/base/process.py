@@ -218,7 +218,8 @@ def require_going() -> None:
 
 _IF_PARENT_LIVES = 'test "$PPID" = "$0" || exit 125; '
 # Without a namespace that dies with its first process, a shell ends its group instead.
-_ITS_GROUP = 'trap "kill -KILL 0" TERM; "$@" & wait "$!"'
+# One in the background would get /dev/null for its input.
+_ITS_GROUP = 'exec 3<&0; trap "kill -KILL 0" TERM; "$@" <&3 3<&- & wait "$!"'
 
 
 @functools.cache
