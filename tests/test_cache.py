@@ -94,6 +94,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     (cache.LIST, lambda path: os.truncate(path, 0)),
     (cache.LIST, lambda path: path.write_text("[]")),
     (cache.LIST, lambda path: path.write_bytes(b"\xff")),
+    (cache.LIST, lambda path: path.unlink()),
 ]
 
 
@@ -132,11 +133,38 @@ def test_a_damaged_entry_is_none(
     assert [path.name for path in entry.parent.iterdir()] == ["entry"]
 
 
-def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
-    (entry / cache.LIST).unlink()
-    assert cache.is_complete(entry)
-    os.truncate(entry / "small", 0)
-    assert not cache.is_complete(entry)
+def _killed_in(delete: Callable[[], None]) -> None:
+    """Die where the first file of an entry is gone, its list."""
+
+    def die(path: Path) -> None:
+        (path / cache.LIST).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    cache.remove = die
+    delete()
+
+
+@pytest.mark.fault("killed", "while an entry is deleted")
+@pytest.mark.parametrize(
+    "delete",
+    [
+        lambda entry: cache.prune(entry.parent, keep=0),
+        lambda entry: cache.discard(entry),
+    ],
+)
+def test_an_entry_is_never_half_deleted(
+    entry: Path, delete: Callable[[Path], None]
+) -> None:
+    child = multiprocessing.get_context("fork").Process(
+        target=_killed_in, args=(lambda: delete(entry),)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert not entry.exists()
+    assert len([*entry.parent.iterdir()]) == 1
+    cache.prune(entry.parent, keep=1)
+    assert [*entry.parent.iterdir()] == []
 
 
 @pytest.mark.fault("truncated", "a result that is but a text")

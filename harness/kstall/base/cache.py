@@ -55,6 +55,8 @@ _COMMAND = 100
 _NAMELESS_S = 1.0
 # How often it looks whether the lock is free: threads of one run wait for each other.
 _LOCK_S = 0.1
+# Marks what was an entry.
+_REMOVED = "removed"
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
@@ -148,9 +150,9 @@ def sweep(directory: Path) -> None:
         _remove_unheld(leftover)
 
 
-def _sibling(target: Path) -> Path:
+def _sibling(target: Path, mark: str = "tmp") -> Path:
     """A new directory that counts as a left-over of ``target``."""
-    path = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    path = Path(tempfile.mkdtemp(prefix=f".{target.name}.{mark}-", dir=target.parent))
     path.chmod(0o755)
     return path
 
@@ -197,8 +199,7 @@ def _remark_unkept(target: Path, error: OSError) -> None:
 def is_complete(target: Path) -> bool:
     """Whether ``target`` is an entry as `keep` left it, which then counts as used now.
 
-    A damaged one counts as missing, with a `remark`; making it again replaces it.  One
-    without a list predates the lists, and gets one as it is.
+    A damaged one counts as missing, with a `remark`; making it again replaces it.
     """
     if not _is_intact(target):
         return False
@@ -214,10 +215,6 @@ def _is_intact(target: Path) -> bool:
         return False
     try:
         record = json.loads((target / LIST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        with contextlib.suppress(OSError):
-            write_json(target / LIST, _listing(target))
-        return True
     except (OSError, ValueError):
         return damaged(target, f"{LIST} cannot be read")
     try:
@@ -356,6 +353,20 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def discard(entry: Path) -> None:
+    """Delete ``entry``, also one that is `held`; nobody finds it half deleted."""
+    with held(entry):  # else `prune` may delete it as well
+        _discard(entry)
+
+
+def _discard(entry: Path) -> None:
+    if entry.is_dir():
+        doomed = _sibling(entry, _REMOVED)
+        entry.rename(doomed)
+        entry = doomed
+    remove(entry)
+
+
 @contextlib.contextmanager
 def held(entry: Path) -> Iterator[None]:
     """Keep `prune` from deleting ``entry``, in any process, while the block runs.
@@ -393,17 +404,20 @@ def prune(directory: Path, *, keep: int, most: int = 0) -> None:
     """Delete all but the ``keep`` entries that were used last, and those `held`.
 
     Up to ``most`` stay while the disk has `PLENTY`, as those of several trees and
-    architectures are used in turn; those that were used least recently go first.
+    architectures are used in turn; those that were used least recently go first.  What
+    a killed run left of an entry that it deleted goes in any case.
     """
     if directory.is_dir():
+        for leftover in directory.glob(f".*.{_REMOVED}-*"):
+            _remove_unheld(leftover)
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=_last_use, reverse=True)
         for path in entries[max(keep, most) :]:
-            _remove_unheld(path)
+            _remove_unheld(path, _discard)
         for path in reversed(entries[keep:most]):
             if shutil.disk_usage(directory).free >= PLENTY:
                 break
-            _remove_unheld(path)
+            _remove_unheld(path, _discard)
 
 
 def _last_use(entry: Path) -> float:
@@ -413,7 +427,7 @@ def _last_use(entry: Path) -> float:
         return 0.0  # another run deletes as well
 
 
-def _remove_unheld(entry: Path) -> None:
+def _remove_unheld(entry: Path, delete: Callable[[Path], None] = remove) -> None:
     try:
         handle = os.open(entry, os.O_RDONLY)
     except FileNotFoundError:
@@ -425,7 +439,7 @@ def _remove_unheld(entry: Path) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-        remove(entry)
+        delete(entry)
     finally:
         os.close(handle)
 

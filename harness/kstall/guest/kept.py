@@ -63,5 +63,5 @@ class KeptResults:
         """Delete the entry, which results of a later guest have disproved."""
         # In a read-only cache removing what does not exist fails as well.
         if self.entry.exists():
-            cache.remove(self.entry)
+            cache.discard(self.entry)
         self.forget()
