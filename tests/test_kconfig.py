@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from kstall.base import FailedCheck, arch
+from kstall.base import FailedCheck, arch, process
 from kstall.build import kconfig
 
 KCONFIG = """\
@@ -133,6 +135,30 @@ def test_without_a_kconfig_that_can_be_read_nothing_is_off(tmp_path: Path) -> No
     with pytest.raises(kconfig.KconfigError, match="cannot be read") as caught:
         kconfig.without(tmp_path, tmp_path / ".config", ["A"], ())
     assert not isinstance(caught.value, FailedCheck)
+
+
+def test_programs_of_other_threads_do_not_get_the_variables(tmp_path: Path) -> None:
+    for name in ("begun", "go"):
+        os.mkfifo(tmp_path / name)
+    command = f"echo y >{tmp_path}/begun; cat {tmp_path}/go"
+    (tmp_path / "Kconfig").write_text(
+        f'config WAITS\n\tdef_bool "$(shell,{command})" != "no"\n'
+    )
+    (tmp_path / ".config").write_text("")
+    before = dict(os.environ)
+    make = ("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-")
+    show = ["sh", "-c", 'echo "${ARCH-none} ${CC-none} ${srctree-none}"']
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        load = pool.submit(kconfig.load, tmp_path, tmp_path / ".config", make)
+        (tmp_path / "begun").read_text()
+        assert os.environ["ARCH"] == "arm64"
+        shown = pool.submit(process.run, show)
+        # If it does not wait, it most likely ends while the variables are set.
+        concurrent.futures.wait([shown], timeout=0.5)
+        (tmp_path / "go").write_text("go on")
+        load.result()
+        assert shown.result().stdout == "none none none\n"
+    assert dict(os.environ) == before
 
 
 def test_what_reports_a_fault_is_on_in_kernels_of_each_architecture(

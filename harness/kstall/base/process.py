@@ -216,6 +216,31 @@ def require_going() -> None:
         raise Ended("given up, as the run is ending")
 
 
+# Held while our own environment is another than that which children get.
+_environment = threading.Lock()
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have ``variables`` in our own environment while the block runs, for a library
+    that looks for them there.
+
+    Other threads start their children before or after it, without them; the block
+    itself may not start any.
+    """
+    with _environment:
+        before = {name: os.environ.get(name) for name in variables}
+        try:
+            os.environ.update(variables)
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
 _IF_PARENT_LIVES = 'test "$PPID" = "$0" || exit 125; '
 # Without a namespace that dies with its first process, a shell ends its group instead.
 # One in the background would get /dev/null for its input.
@@ -271,13 +296,15 @@ def start(
         raise NotInstalled(
             f"{argv[0]}: command not found", next="run `make setup`, or install it"
         )
+    with _environment:
+        inherited = dict(os.environ)
     began = time.monotonic()
 
     def make() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             contained(argv, namespace=namespace),
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**inherited, **(env or {})},
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

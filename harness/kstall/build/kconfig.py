@@ -22,7 +22,6 @@ All others are needed.  `resolve` makes a ``.config`` of them.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from typing import Any, Literal
 
 import kconfiglib  # type: ignore[import-untyped]
 
-from ..base import Architecture, KstallError, arch
+from ..base import Architecture, KstallError, arch, process
 
 _SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
 _DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
@@ -326,7 +325,6 @@ def load(tree: Path, config: Path, make: Sequence[str]) -> Any:
     prefix = variables.get("CROSS_COMPILE", "")
     arch_name = variables.get("ARCH", arch.host().kbuild)
     defaults = {
-        "srctree": str(tree),
         "ARCH": arch_name,
         "SRCARCH": {"i386": "x86"}.get(arch_name, arch_name),
         "CC": f"{prefix}gcc",
@@ -341,15 +339,10 @@ def load(tree: Path, config: Path, make: Sequence[str]) -> Any:
         "PAHOLE": "pahole",
         "KERNELVERSION": "",
     }
-    saved = dict(os.environ)
-    try:
-        # kconfiglib reads these from the environment only.
-        os.environ.update({**defaults, **variables, "srctree": str(tree)})
+    # kconfiglib reads these from the environment only.
+    with process.environment({**defaults, **variables, "srctree": str(tree)}):
         kconf = _Kconfig(str(tree / "Kconfig"), warn=False)
         kconf.load_config(str(config))
-    finally:
-        os.environ.clear()
-        os.environ.update(saved)
     return kconf
 
 
