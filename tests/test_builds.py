@@ -448,6 +448,21 @@ def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:
     assert checks[compilecheck.LEFT_OUT].comparisons == []
 
 
+def test_an_option_that_stays_on_is_named_each_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the configuration is cached, as it is for other patches."""
+    monkeypatch.setattr(kconfig, "without", lambda *_: frozenset())
+    patchset = bench.series(GOOD)
+    for _ in range(2):
+        entry, _ = bench.prove(patchset, everything=False)
+        checks = {check.name: check for check in entry.checks}
+        check = checks["compiles_without_tracing"]
+        assert check.status == "skip"
+        assert "TRACEPOINTS, FTRACE cannot be off" in check.detail
+        cache.remove(bench.cache / "compiled")
+
+
 # -- random configurations -------------------------------------------------------------
 
 CHANCE = f"{SOURCE}#ifdef CONFIG_CHANCE\n#error no luck\n#endif\n"

@@ -266,22 +266,22 @@ def configure(
         )
 
     if not variant.off:
-        config = configured()
+        plain = configured()
         if variant.name == MITIGATED:
             # Without them it would be as the kernel that is measured.
-            symbols = kconfig.parse_config(config.file)
+            symbols = kconfig.parse_config(plain.file)
             if missing := [name for name in variant.requests if name not in symbols]:
                 raise kconfig.CannotBeOff(f"{', '.join(missing)} cannot be on")
-        return config
+        return plain
     key = kernel.config_key(plan, [file], variant.tools)
     key_off = cache.digest(key, sorted(variant.off))
-    if (cached := kernel.find_config(key_off, cache_dir)) is not None:
-        return cached  # reading all of Kconfig takes seconds
-    plain = configured()
-    off = kconfig.without(applied.path, plain.file, variant.off, variant.tools.make)
-    values |= dict.fromkeys(off, "n")
-    cache.write_text(file, _text(values))
-    config = configured(key_off)
+    # Reading all of Kconfig takes seconds.
+    if (config := kernel.find_config(key_off, cache_dir)) is None:
+        plain = configured()
+        off = kconfig.without(applied.path, plain.file, variant.off, variant.tools.make)
+        values |= dict.fromkeys(off, "n")
+        cache.write_text(file, _text(values))
+        config = configured(key_off)
     symbols = kconfig.parse_config(config.file)
     if remaining := [name for name in variant.off if name in symbols]:
         raise kconfig.CannotBeOff(f"{', '.join(remaining)} cannot be off")
