@@ -280,6 +280,15 @@ def test_mutants(
         assert detail in failed["0002"]
 
 
+def test_a_makefile_that_a_later_patch_mends_fails(bench: Bench) -> None:
+    broken = Step({"drivers/Makefile": f"{kbuildtree.DRIVERS}obj-y gone.o\n"})
+    mended = Step({"drivers/Makefile": kbuildtree.DRIVERS})
+    checks = bench.judge(GOOD, broken, mended, everything=False)
+    failed = _failed(checks["compiles_as_configured"])
+    assert set(failed) == {"0002"}
+    assert "drivers/Makefile:3: error: missing separator" in failed["0002"]
+
+
 def test_each_fault_of_a_header_is_reported_as_its_own(bench: Bench) -> None:
     """However many there are, and also where they lie in what it includes."""
     bad = "".join(f"extern nap{n}_t nap{n};\n" for n in range(5))

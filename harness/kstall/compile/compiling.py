@@ -209,6 +209,10 @@ def compile(
         )
         for name in sorted(listed.no_source)
     ]
+    # make is not asked for what such a Makefile builds, as that is not known.
+    remarks += [
+        CompilerRemark(file, line, ERROR, text) for file, line, text in listed.broken
+    ]
     if targets:
         remarks += _make(job, sorted(targets.values()))
         built = [name for name in targets.values() if (output / name).exists()]

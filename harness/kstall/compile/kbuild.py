@@ -21,6 +21,8 @@ _LISTING = Path(__file__).parent / "objects.mk"
 _CODE = (".c", ".S")
 # Directories that have programs for the host or for user space, and no kernel code.
 _OUTSIDE = ("Documentation/", "tools/", "scripts/", "samples/", "usr/", "rust/")
+# How make ends at a line of a Makefile.
+_BROKEN = re.compile(r"(?P<file>\S+):(?P<line>\d+): \*\*\* (?P<text>.*)\.  Stop\.")
 # Include directories: headers in them are included by their path without this.
 _ROOTS = re.compile(r"^(?:include|arch/\w+/include)/(?:uapi/)?")
 # Of a header with more users than that, only those near the series are compiled.
@@ -31,10 +33,15 @@ _FEW = 6
 @dataclass(frozen=True)
 class Listed:
     """What kbuild builds in directories: the paths of ``objects``, and of those that
-    have ``no_source``."""
+    have ``no_source``.
+
+    ``broken`` are the Makefiles that make cannot read, each with the line and the
+    reason; what they build is not listed.
+    """
 
     objects: frozenset[str]
     no_source: frozenset[str]
+    broken: tuple[tuple[str, int, str], ...]
 
 
 def listed(
@@ -50,12 +57,16 @@ def listed(
     shutil.copyfile(config, config_dir / "auto.conf")
     requested = {str(PurePosixPath(folder)) for folder in folders}
     objects: set[str] = set()
+    broken = []
     # The top Makefile enters the libraries by itself.
     waiting = [".", "lib", f"arch/{arch}/lib"]
     seen = set(waiting)
     while waiting:
         folder = waiting.pop()
         for line in _list(tree, arch, folder, scratch):
+            if match := _BROKEN.fullmatch(line):
+                file = match["file"].removeprefix(f"{tree}/")
+                broken.append((file, int(match["line"]), match["text"]))
             kind, _, name = line.partition(" ")
             name = name.strip("/")
             if kind == "object" and folder in requested and name.endswith(".o"):
@@ -69,7 +80,7 @@ def listed(
         for name in objects
         if not any((tree / name).with_suffix(end).exists() for end in _CODE)
     }
-    return Listed(frozenset(objects - missing), frozenset(missing))
+    return Listed(frozenset(objects - missing), frozenset(missing), tuple(broken))
 
 
 def _is_in(folder: str, top: str) -> bool:
@@ -87,7 +98,7 @@ def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
         cwd=scratch,
         check=False,
     )
-    # A broken Makefile, which is 2, is reported by the build that uses it.
+    # 2 is what make itself ends with.
     if completed.returncode not in (0, 2):
         error = completed.failure()
         error.next = "if make was killed (memory?), run the same command again"
