@@ -253,6 +253,34 @@ def test_a_reader_that_is_killed_says_nothing(bench: Bench) -> None:
     assert bench.judge(_code(MORE))[COCCI].status == "error"
 
 
+def test_a_reader_that_failed_is_asked_again(bench: Bench) -> None:
+    naps = {"Documentation/demo/naps.rst": NAPS + "\nMore.\n"}
+    steps = [_code(CODE + "int nap_s;\n"), Step(naps)]
+    well = bench.root / "well"
+    spatch = (bench.root / "bin/spatch").read_text()
+    fail = f'import os\nos.path.exists("{well}") or sys.exit("out of memory")\n'
+    sphinx = (
+        '#!/bin/sh\n[ "$1" != --version ] || { echo sphinx-build 7.2.6; exit; }\n'
+        f"[ -e {well} ] || {{ echo MemoryError; exit 2; }}\n"
+    )
+    programs = {
+        "spatch": spatch.replace("cocci =", f"{fail}cocci =", 1),
+        "sphinx-build": sphinx,
+    }
+    write(bench.root / "bin", programs)
+    entry = bench.prove(series(bench.root, FILES, *steps))
+    failed = {check.name: check.detail for check in entry.checks}
+    assert "free: spatch exits with 1: out of memory" in failed[COCCI]
+    assert failed[SPHINX] == "sphinx-build exits with 2: MemoryError"
+    well.touch()
+    entry = bench.prove(series(bench.root / "again", FILES, *steps))
+    checks = {check.name: check for check in entry.checks}
+    assert "exits with" not in checks[COCCI].detail
+    assert checks[SPHINX].status == "pass"
+    again = bench.prove(series(bench.root / "third", FILES, *steps))
+    assert again.stages[0].reused
+
+
 @pytest.mark.skipif(not shutil.which("sphinx-build"), reason="no Sphinx here")
 @pytest.mark.parametrize(
     ("files", "says"),

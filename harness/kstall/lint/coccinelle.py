@@ -11,6 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import parallel, process
@@ -27,6 +28,14 @@ _PLACE = re.compile(r"\bline \d+")
 _INCLUDES = ("arch/x86/include", "include", "arch/x86/include/uapi", "include/uapi")
 _NO_OCAML = "No OCaml compiler found"
 _TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """Why a semantic patch has no findings; ``failed``: it may have some next time."""
+
+    reason: str
+    failed: bool = False
 
 
 class Coccinelle:
@@ -56,9 +65,9 @@ class Coccinelle:
         scratch: Path,
         log: Path,
         progress: Callable[[int, int, str], None],
-    ) -> tuple[list[Finding], list[str]]:
-        """All findings in ``paths`` of ``tree``, and the semantic patches that could
-        not run, with the reason.
+    ) -> tuple[list[Finding], list[str], list[str]]:
+        """All findings in ``paths`` of ``tree``, the semantic patches that cannot run,
+        and those that failed, with the reason.
 
         ``scratch`` is a directory that the caller removes.
         """
@@ -66,6 +75,7 @@ class Coccinelle:
         groups.write_text("\n\n".join(paths) + "\n", encoding="utf-8")
         findings: list[Finding] = []
         left_out: list[str] = []
+        failed: list[str] = []
         scripts = sorted((tree / _SCRIPTS).rglob("*.cocci"))
         reporting = [
             script
@@ -75,13 +85,15 @@ class Coccinelle:
         version = _numbers(self.version())
         finished = 0
 
-        def collect(script: Path, outcome: tuple[list[Finding], str | None]) -> None:
+        def collect(script: Path, outcome: list[Finding] | _Unread) -> None:
             nonlocal finished
             finished += 1
             progress(finished, len(reporting), script.stem)
-            findings.extend(outcome[0])
-            if outcome[1] is not None:
-                left_out.append(f"{script.stem}: {outcome[1]}")
+            if isinstance(outcome, _Unread):
+                parts = failed if outcome.failed else left_out
+                parts.append(f"{script.stem}: {outcome.reason}")
+            else:
+                findings.extend(outcome)
 
         tasks = {
             script: functools.partial(self._run, tree, script, groups, version, log)
@@ -92,15 +104,15 @@ class Coccinelle:
         findings.sort(
             key=lambda finding: (finding.file, finding.line, finding.kind, finding.text)
         )
-        return findings, sorted(left_out)
+        return findings, sorted(left_out), sorted(failed)
 
     def _run(
         self, tree: Path, script: Path, groups: Path, version: list[int], log: Path
-    ) -> tuple[list[Finding], str | None]:
+    ) -> list[Finding] | _Unread:
         text = script.read_text(errors="replace")
         needs = _REQUIRES.search(text)
         if needs is not None and _numbers(needs[1]) > version:
-            return [], f"needs version {needs[1]}"
+            return _Unread(f"needs version {needs[1]}")
         options = _OPTIONS.search(text)
         completed = process.run(
             (
@@ -117,13 +129,14 @@ class Coccinelle:
             timeout=_TIMEOUT_S,
         )
         if _NO_OCAML in completed.stdout:
-            return [], "needs an OCaml compiler"
+            return _Unread("needs an OCaml compiler")
         if completed.returncode < 0 or completed.returncode > 128:
             raise completed.failure()
         if completed.returncode:
             last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
-            return [], f"spatch exits with {completed.returncode}: {last}"
-        return [*_findings(completed.stdout, script.stem)], None
+            reason = f"spatch exits with {completed.returncode}: {last}"
+            return _Unread(reason, failed=True)
+        return _findings(completed.stdout, script.stem)
 
 
 def _findings(output: str, kind: str) -> list[Finding]:

@@ -113,6 +113,11 @@ class CannotTell(KstallError):
     """Something that a check needs is missing, which is no fault of a patch."""
 
 
+class ProgramFailed(CannotTell):
+    """As the program that would tell ended with an error, such as lack of memory, that
+    it need not have the next time."""
+
+
 #: A check: its findings for each patch, and at the end for the cover letter if it reads
 #: that.
 Finder = Callable[[CheckedSeries], Sequence[Sequence[Finding]]]

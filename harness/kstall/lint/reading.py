@@ -3,7 +3,7 @@
 
 They read whole sources, not patches, so each state is checked out for them.  Findings
 are cached by state, or by file content for readers that read each file by itself: after
-an edit only the changed files are read again.
+an edit only the changed files are read again, and those with which a program failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..tree import AppliedTree, Plan
 from ..verdict import Check, Verdict, run_check
 from . import patchcheck
 from .coccinelle import Coccinelle
-from .patchcheck import CannotTell, Finding
+from .patchcheck import CannotTell, Finding, ProgramFailed
 from .sphinx import Sphinx
 
 DEEP = "read at LEVEL=deep"
@@ -57,9 +57,9 @@ class Reader(Protocol):
         scratch: Path,
         log: Path,
         progress: Callable[[int, int, str], None],
-    ) -> tuple[list[Finding], list[str]]:
-        """Its findings, and the parts that could not run, with the reason.  Raises
-        `CannotTell` if none could."""
+    ) -> tuple[list[Finding], list[str], list[str]]:
+        """Its findings, the parts that it cannot run, and those that failed, with the
+        reason.  Raises `CannotTell` if none could run."""
 
 
 #: The checks in order, each with its reader and claim; `series.PatchExemption` has the
@@ -173,9 +173,8 @@ class _Reading:
         for number in range(len(self.plan.states)):
             units = [*self._units(number)]
             missing = [unit for unit in units if not cache.is_complete(unit.entry)]
-            if missing:
-                self._read(number, missing)
-            outcomes = [self._recall(unit) for unit in units]
+            fresh = self._read(number, missing) if missing else {}
+            outcomes = [fresh.get(unit) or _recall(unit) for unit in units]
             self._left_out |= {
                 text: None for outcome in outcomes for text in outcome.left_out
             }
@@ -212,13 +211,14 @@ class _Reading:
             if paths:
                 yield _Unit(paths, self._context.cache / "readings" / key)
 
-    def _read(self, number: int, units: Sequence[_Unit]) -> None:
+    def _read(self, number: int, units: Sequence[_Unit]) -> dict[_Unit, _Outcome]:
+        """Read what is not cached, and cache it unless the reader failed."""
         applied = self._checkout(self.plan.upto(number))
         # Another run may have read them while this one waited for the workspace.
         units = [unit for unit in units if not cache.is_complete(unit.entry)]
         paths = [path for unit in units for path in unit.paths]
         if not paths:
-            return
+            return {}
         self.asked += len(units)
         further = self.reader.more(applied.path, paths)
         state = f"patch {number}" if number else "the base"
@@ -231,28 +231,44 @@ class _Reading:
             all_paths = list(dict.fromkeys([*paths, *further]))
             cannot = None
             try:
-                findings, left_out = self.reader.read(
+                findings, left_out, failed = self.reader.read(
                     applied.path, all_paths, scratch, self._log, progress
                 )
+                lasting = not failed
             except CannotTell as error:
-                findings, left_out, cannot = [], [], error.what
+                findings, left_out, failed, cannot = [], [], [], error.what
+                lasting = not isinstance(error, ProgramFailed)
+        outcomes = {}
         for unit in units:
             unit_findings = [
                 finding
                 for finding in findings
                 if len(units) == 1 or finding.file in unit.paths
             ]
-            with cache.keep(unit.entry) as directory:
-                entries = [asdict(finding) for finding in unit_findings]
-                content = {"said": entries, "left_out": left_out, "cannot": cannot}
-                cache.write_json(directory / _OUTCOME, content)
+            outcome = _Outcome(tuple(unit_findings), (*left_out, *failed), cannot)
+            outcomes[unit] = outcome
+            if lasting:
+                _keep(unit, outcome)
+        return outcomes
 
-    def _recall(self, unit: _Unit) -> _Outcome:
-        raw: dict[str, Any] = json.loads(
-            (unit.entry / _OUTCOME).read_text(encoding="utf-8")
-        )
-        findings = tuple(Finding(**entry) for entry in raw["said"])
-        return _Outcome(findings, tuple(raw["left_out"]), raw["cannot"])
+
+def _keep(unit: _Unit, outcome: _Outcome) -> None:
+    with cache.keep(unit.entry) as directory:
+        entries = [asdict(finding) for finding in outcome.findings]
+        content = {
+            "said": entries,
+            "left_out": outcome.left_out,
+            "cannot": outcome.cannot,
+        }
+        cache.write_json(directory / _OUTCOME, content)
+
+
+def _recall(unit: _Unit) -> _Outcome:
+    raw: dict[str, Any] = json.loads(
+        (unit.entry / _OUTCOME).read_text(encoding="utf-8")
+    )
+    findings = tuple(Finding(**entry) for entry in raw["said"])
+    return _Outcome(findings, tuple(raw["left_out"]), raw["cannot"])
 
 
 def _judge(name: str, series: Series, reading: _Reading) -> Verdict:

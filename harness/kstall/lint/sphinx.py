@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..base import process
-from .patchcheck import CannotTell, Finding
+from .patchcheck import CannotTell, Finding, ProgramFailed
 
 _DOCUMENTS = "Documentation"
 _END = ".rst"
@@ -79,9 +79,9 @@ class Sphinx:
         scratch: Path,
         log: Path,
         progress: Callable[[int, int, str], None],
-    ) -> tuple[list[Finding], list[str]]:
-        """All findings in the documents among ``paths`` of ``tree``; the second list
-        is empty.
+    ) -> tuple[list[Finding], list[str], list[str]]:
+        """All findings in the documents among ``paths`` of ``tree``; the other lists
+        are empty.
 
         Raises `CannotTell` if it cannot read the tree's documents at all.
         ``scratch`` is a directory that the caller removes.
@@ -97,7 +97,7 @@ class Sphinx:
             if path.startswith(f"{_DOCUMENTS}/") and path.endswith(_END)
         ]
         if not names:
-            return [], []
+            return [], [], []
         progress(0, 1, f"{len(names)} documents")
         top = tree / _DOCUMENTS
         # Sphinx does not miss the root document in a toctree.
@@ -130,9 +130,11 @@ class Sphinx:
             raise completed.failure()
         if completed.returncode:
             last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
-            raise CannotTell(f"sphinx-build exits with {completed.returncode}: {last}")
+            raise ProgramFailed(
+                f"sphinx-build exits with {completed.returncode}: {last}"
+            )
         progress(1, 1, f"{len(names)} documents")
-        return list(_findings(completed.stdout, tree)), []
+        return list(_findings(completed.stdout, tree)), [], []
 
 
 def _findings(output: str, tree: Path) -> list[Finding]:
