@@ -624,6 +624,18 @@ def test_a_tree_without_its_scripts_is_no_pass(tmp_path: Path, missing: str) -> 
     assert states == dict.fromkeys(asks, "error")
 
 
+def test_a_checkpatch_that_dies_after_a_remark_is_no_verdict(tmp_path: Path) -> None:
+    loop = "\tfor my $n (0 .. $#lines) {\n"
+    dies = '\t\tif ($n == 20) { print "$file:1: CHECK:NAP: a\\n"; die "memory"; }\n'
+    script = kerneltree.CHECKPATCH.replace(loop, loop + dies)
+    write(tmp_path / "tree", FILES | {"scripts/checkpatch.pl": script})
+    bench = Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
+    checks = bench.judge(bench.series(nap()))
+    asks = ["checkpatch_strict", "checkpatch_tags"]
+    assert _states(checks) == dict.fromkeys(asks, "error")
+    assert "memory at" in checks["checkpatch_strict"].detail
+
+
 def test_the_tree_and_the_workspace_are_left_alone(bench: Bench) -> None:
     def listed() -> list[Path]:
         return sorted([*(bench.root / "tree").rglob("*"), *bench.base.path.rglob("*")])
