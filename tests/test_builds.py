@@ -19,7 +19,7 @@ from rich.console import Console
 
 import kbuildtree
 import kerneltree
-from kstall.base import cache
+from kstall.base import cache, process
 from kstall.build import Ground, Toolchain, kconfig
 from kstall.compile import CompileWork, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
@@ -441,6 +441,21 @@ def test_what_a_check_needs_and_has_not_is_named(
     assert checks["sparse_clean"].detail == "no sparse; install sparse"
     assert checks["compiles_for_arm64"].detail == "no compiler; apt-get install it"
     assert checks["compiles_for_arm64"].comparisons == []
+
+
+def test_each_tree_keeps_its_own_sparse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs for other trees choose theirs while make calls it."""
+    lender = Root("root", tmp_path, {}, True)
+    checkers = []
+    for name in ("old", "new"):
+        write(tmp_path / name, {"sparse": f"#!/bin/sh\necho {name}\n"})
+        monkeypatch.setenv("PATH", str(tmp_path / name), prepend=":")
+        checkers.append(sparse.obtain(tmp_path, lender, tmp_path / "cache", print))
+    for checker in checkers:
+        completed = process.run([checker.program, "demo.c"])
+        assert completed.stdout == f"sparse: {checker.version}\n"
 
 
 def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:

@@ -64,9 +64,8 @@ def obtain(
             f"no sparse new enough for this kernel: {error.headline}",
             next=_HELP,
         ) from error
-    borrowed = home / "borrowed"
     command = shlex.join(map(str, root.command(unpacked / "usr/bin/sparse")))
-    cache.write_text(borrowed, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o755)
+    borrowed = _script(home, "borrowed", f'#!/bin/sh\nexec {command} "$@"\n')
     if not _is_new_enough(tree, str(borrowed)):
         raise NoChecker(
             f"sparse {deb.version} is too old for this kernel",
@@ -87,7 +86,13 @@ def _is_new_enough(tree: Path, program: str) -> bool:
 
 
 def _marked(home: Path, program: str) -> Checker:
-    marked = home / "check"
-    cache.write_text(marked, _MARKED.format(program=program), mode=0o755)
+    marked = _script(home, "check", _MARKED.format(program=program))
     version = process.run([program, "--version"]).stdout.strip()
     return Checker(marked, version)
+
+
+def _script(home: Path, name: str, text: str) -> Path:
+    """A program; one for another tree, which a run may be using, stays."""
+    path = home / f"{name}-{cache.digest(text)}"
+    cache.write_text(path, text, mode=0o755)
+    return path
