@@ -551,10 +551,14 @@ class World:
 
     def leftovers(self) -> list[str]:
         """What only a run that is under way may have in the cache, or in $TMPDIR."""
-        marks = (".tmp-", ".import-", ".removed-", ".apt-")
+        marks = (".tmp-", ".import-", ".removed-")
         return [
             str(path.relative_to(self.root))
-            for path in (*self.cache.rglob(".*"), *(self.root / "tmp").iterdir())
+            for path in (
+                *self.cache.rglob(".*"),
+                *self.cache.rglob("kstall-apt-*"),
+                *(self.root / "tmp").iterdir(),
+            )
             if path.name.startswith("kstall-")
             or any(mark in path.name for mark in marks)
         ]

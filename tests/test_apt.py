@@ -96,7 +96,20 @@ def test_fetched_once_and_not_asked_for_again_that_day(archive: Archive) -> None
     assert archive.asked() == 1 and archive.messages == []
     assert archive.newest(2 * DAY + 1) == deb
     assert archive.asked() == 2 and archive.messages == []
-    assert list(deb.path.parent.glob(".apt-*")) == []
+    assert list(deb.path.parent.glob("kstall-*")) == []
+
+
+def test_two_runs_fetch_different_packages_at_once(archive: Archive) -> None:
+    """Both are kept in one directory."""
+    archive.has("7.3.4-1")
+    store = archive.place / "store"
+
+    def say(text: str) -> None:
+        apt.newest("linux-source-7.2", store, lambda _: None, now=0, etc=archive.etc)
+
+    deb = apt.newest(PACKAGE, store, say, now=0, etc=archive.etc)
+    assert deb.path.read_text() == "7.3.4-1\n"
+    assert list(store.glob("kstall-*")) == []
 
 
 def test_what_only_the_release_still_has_comes_from_there(archive: Archive) -> None:
@@ -165,7 +178,7 @@ def test_without_a_mirror_and_without_a_package(archive: Archive) -> None:
     with pytest.raises(KstallError, match="cannot be read: Err:1") as caught:
         archive.newest(0)
     assert "KERNEL=" in str(caught.value)
-    assert list((archive.place / "store").glob(".apt-*")) == []
+    assert list((archive.place / "store").glob("kstall-*")) == []
 
 
 def test_the_next_suite_is_asked_when_the_first_has_none(archive: Archive) -> None:

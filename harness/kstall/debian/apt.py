@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import KstallError, cache, process, space
+from ..base import KstallError, cache, process, space, temporary
 from .debian import APT_ETC, keyring, mirror_for
 
 # Where a linux-source of some version may be; the first suite that has one is used.
@@ -112,17 +111,14 @@ def _fetch(
     say: Callable[[str], None],
     etc: Path,
 ) -> Deb:
-    """Ask each suite in turn, and download unless ``known`` is the answer."""
+    """Ask each suite in turn, and download unless ``previous`` is the answer."""
     if shutil.which("apt-get") is None:
         raise KstallError(
             f"{package} cannot be fetched without apt",
             next="give KERNEL= a kernel checkout, source directory or tarball",
         )
     store.mkdir(parents=True, exist_ok=True)
-    for leftover in store.glob(".apt-*"):
-        cache.remove(leftover)
-    private = Path(tempfile.mkdtemp(prefix=".apt-", dir=store))
-    try:
+    with temporary.directory("apt", store) as private:
         for suite in _KERNEL_SUITES:
             apt = _Apt.prepare(private / suite, suite, mirror_for(suite, etc))
             apt.update(patient=previous is None)
@@ -137,8 +133,6 @@ def _fetch(
             target = store / name
             downloaded.rename(target)
             return Deb(package, version, target)
-    finally:
-        cache.remove(private)
     raise KstallError(
         f"Debian has no {package} in {' or '.join(_KERNEL_SUITES)} now",
         next="give KERNEL= a kernel checkout, source directory or tarball",
