@@ -410,6 +410,17 @@ def test_a_patch_that_is_not_listed(project: Project) -> None:
         load(project, NAME)
 
 
+def test_a_patch_that_is_none_is_one_of_the_faults(project: Project) -> None:
+    """So that callers who can do without the series see one kind of error."""
+    patch = project.patches / NAME / "0001-demo.patch"
+    patch.write_text(PATCH.partition("diff --git")[0])
+    with pytest.raises(SeriesError) as caught:
+        load(project, NAME)
+    place = patch.with_name("series.toml")
+    assert f"{place}:4: {patch}:" in caught.value.what
+    assert "the mail has no diff" in caught.value.what
+
+
 def test_every_fault_is_listed_at_once(project: Project) -> None:
     _edit(project, 'cover = "cover.txt"', 'cover = "gone"')
     _edit(project, 'kconfig = "demo.config"', 'kconfig = "gone"')

@@ -41,7 +41,7 @@ class Series:
     skipped: tuple[tuple[CheckSpec, str], ...] = ()
 
     def on(self, architecture: Architecture) -> Series:
-        """The series as it is proven on ``whose`` architecture."""
+        """The series as it is proven on ``architecture``."""
         deviation = self.spec.on.get(architecture.name)  # type: ignore[call-overload]
         if deviation is None:
             return self
@@ -196,7 +196,10 @@ def load(project: Project, name: str) -> Series:
     patches = []
     for position, file in enumerate(spec.patches):
         if (path.parent / file).is_file():
-            patches.append(patchfile.parse(path.parent / file))
+            try:
+                patches.append(patchfile.parse(path.parent / file))
+            except patchfile.NotAPatch as error:
+                faults.append((("patches", position), error.what))
         else:
             faults.append((("patches", position), f"no such file: {file}"))
     if not faults:
