@@ -361,6 +361,29 @@ def test_faults_have_file_and_line(
     assert int(match[1]) == line, shown
 
 
+def test_two_measures_of_a_name_would_share_their_results(project: Project) -> None:
+    measure = (
+        '[[overhead.workload]]\nname = "nap"\nprogram = "workloads/demo/doze"\n'
+        'operation = "nap"\n'
+    )
+    path = project.patches / NAME / "series.toml"
+    path.write_text(f"{TOML}\n{measure}\n")
+    load(project, NAME)
+    path.write_text(f"{TOML}\n{measure}\n{measure}")
+    with pytest.raises(SeriesError, match=r"second overhead\.workload called nap"):
+        load(project, NAME)
+
+
+def test_a_conflict_is_with_a_series_that_there_is(project: Project) -> None:
+    conflict = f'[[conflict]]\nseries = "{NAME}"\nbecause = "so"\n'
+    path = project.patches / NAME / "series.toml"
+    path.write_text(f"{TOML}\n{conflict}")
+    load(project, NAME)
+    path.write_text(f"{TOML}\n{conflict.replace(NAME, 'dmeo')}")
+    with pytest.raises(SeriesError, match="no such series: dmeo"):
+        load(project, NAME)
+
+
 def test_bare_events_have_no_record(project: Project) -> None:
     _edit(project, 'nap_ns = "u64"', 'cat = "struct cat *"')
     _edit(project, "[[script]]", '[tracepoint.reads]\nlives = "cat->lives"\n[[script]]')

@@ -117,6 +117,8 @@ def _of_measures(project: Project, spec: Spec) -> Iterator[Fault]:
     measures = spec.overhead.workload if spec.overhead else ()
     for position, measure in enumerate(measures):
         place = ("overhead", "workload", position)
+        if measure.name in [other.name for other in measures[:position]]:
+            yield place, f"second overhead.workload called {measure.name}"
         program = project.scripts / measure.program
         if not any(map(Path.is_file, (program, program.with_suffix(".c")))):
             yield (*place, "program"), f"no such file: scripts/{measure.program}[.c]"
@@ -175,6 +177,10 @@ def _of_needs(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
             yield ("needs", position), f"no such series: {name}"
         elif not _OF_FIXES.search(path.read_text(encoding="utf-8", errors="replace")):
             yield ("needs", position), f"{name} is no series of fixes (kind)"
+    for position, conflict in enumerate(spec.conflict):
+        if not (project.patches / conflict.series / "series.toml").is_file():
+            key = ("conflict", position, "series")
+            yield key, f"no such series: {conflict.series}"
     for position, load in enumerate(spec.workload):
         place = ("workload", position, "debugged-with")
         if load.debugged_with is None:
