@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
     _add_compare(verbs)
 
-    _add_rebase(verbs)
+    _add_rebase(parser, verbs)
 
     page = verbs.add_parser(
         "html",
@@ -271,7 +271,10 @@ def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     changed.set_defaults(verb=do_compare)
 
 
-def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_rebase(
+    parser: argparse.ArgumentParser,
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
     moved = verbs.add_parser(
         "rebase",
         help="carry series over to another tree, by three-way merges",
@@ -300,7 +303,7 @@ def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--no-compile", action="store_true", help="do not compile the result"
     )
     _add_out(moved, "for rebase/")
-    moved.set_defaults(verb=do_rebase)
+    moved.set_defaults(verb=do_rebase, parsers=(parser, moved))
 
 
 def _add_series(

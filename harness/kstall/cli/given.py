@@ -50,10 +50,22 @@ def signing(
     given.pop("--sign-off", None)
     if arguments.kernel is not None:
         given["--kernel"] = (remote.written(arguments.kernel),)
-    words = {
+    names = [series.name for series in to_send]
+    return _command(given, "series", *names)
+
+
+def rebasing(arguments: argparse.Namespace, series: Series) -> tuple[str, ...]:
+    """The command that was given, for ``series`` alone."""
+    given = _given(arguments)
+    if arguments.origin is not None:
+        given["--from"] = (remote.written(arguments.origin),)
+    return _command(given, "rebase", remote.written(arguments.kernel), series.name)
+
+
+def _command(given: dict[str, tuple[str, ...]], *words: str) -> tuple[str, ...]:
+    options = {
         name: [f"{name}={value}" for value in values] or [name]
         for name, values in given.items()
     }
-    project = words.pop("--project", [])
-    names = [series.name for series in to_send]
-    return (program(), *project, "series", *names, *itertools.chain(*words.values()))
+    project = options.pop("--project", [])
+    return (program(), *project, *words, *itertools.chain(*options.values()))

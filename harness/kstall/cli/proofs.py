@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from ..base import Architecture, KstallError, arch, program
+from ..base import Architecture, KstallError, arch
 from ..pipeline import (
     Request,
     Ui,
@@ -24,12 +24,10 @@ from ..pipeline import (
 )
 from ..report import matrixviews, report, views
 from ..series import Project
-from ..tree import remote, source
-from . import terminal, workers
-from .given import options
+from ..tree import source
+from . import given, terminal, workers
 from .places import (
     CANNOT_RUN,
-    OUT,
     cache_directory,
     out_directory,
     require_temporary,
@@ -58,7 +56,7 @@ def do_validate(arguments: argparse.Namespace, console: Console) -> int:
         at_once=arguments.at_once,
         arch=_architecture(arguments),
         seeds=tuple(arguments.seed),
-        options=options(arguments),
+        options=given.options(arguments),
     )
     if arguments.on is None:
         require_temporary()
@@ -177,17 +175,12 @@ def do_rebase(arguments: argparse.Namespace, console: Console) -> int:
             cache=cache_directory(),
             out=out,
         )
-        command = [program(), "rebase", remote.written(arguments.kernel), series.name]
-        if arguments.origin is not None:
-            command.append(f"--from={remote.written(arguments.origin)}")
-        if arguments.out != OUT:
-            command.append(f"--out={arguments.out}")
         with Ui(console) as ui:
             outcome = rebasing.port(
                 request,
                 arguments.origin,
                 ui,
-                command,
+                given.rebasing(arguments, series),
                 compiled=not arguments.no_compile,
             )
         states.append(outcome.report.status)

@@ -93,17 +93,17 @@ class RebaseResult:
         """What a person types to go on after a conflict; ``command`` is the one that
         ended with it."""
         assert self.conflict is not None
-        place = shlex.quote(str(self.tree))
-        settle = [f"cd {place}"]
+        work = f"git -C {shlex.quote(str(self.tree))}"
+        settle = []
         if not self.conflict.resolved:
-            settle += [
-                "git show CHERRY_PICK_HEAD    # the patch, as it was",
-                "git diff                     # where both trees differ",
-                "git add -u                   # once no <<<<<<< is left",
+            settle = [
+                f"{work} show CHERRY_PICK_HEAD    # the patch, as it was",
+                f"{work} diff                     # where both trees differ",
+                f"{work} add -u                   # once no <<<<<<< is left",
             ]
         return [
             *settle,
-            "git cherry-pick --continue   # until nothing is left to pick",
+            f"{work} cherry-pick --continue   # until nothing is left to pick",
             shlex.join(command),
         ]
 
