@@ -12,7 +12,7 @@ import pytest
 
 from kstall.base import sources
 from kstall.build import Kernel, extra, kernel, programs
-from kstall.compile import builds
+from kstall.compile import builds, seeds
 from kstall.cost import counting, footprint
 from kstall.debian import Root, root
 from kstall.evidence import mutate
@@ -47,6 +47,10 @@ def _compiled(_: Project) -> str:
     work: Any = SimpleNamespace(plan=PLAN)
     variant: Any = SimpleNamespace(id="variant", seed=None)
     return builds._key_of(work, 0, variant, [])
+
+
+def _random_configuration(_: Project) -> str:
+    return seeds._key_of("configuration", 7, ["DEMO"])
 
 
 def _checks(project: Project) -> str:
@@ -157,6 +161,7 @@ def _touch(path: Path) -> None:
         (_module, "build"),
         # What compilers report is judged anew, and not compiled again for that.
         (_compiled, "build compile"),
+        (_random_configuration, "compile"),
         (_checks, "base verdict series tree lint"),
         (_footprint, "evidence cost"),
         # Counting takes an hour again: what runs is in the key by its job.

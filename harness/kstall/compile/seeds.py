@@ -13,7 +13,7 @@ from typing import Any
 
 import kconfiglib  # type: ignore[import-untyped]
 
-from ..base import cache, process
+from ..base import cache, process, sources
 from ..build import Configured, kconfig
 from ..tree import AppliedTree, Plan, tree
 from .variants import Variant
@@ -98,8 +98,7 @@ def configure(
     all that can change which symbols exist.
     """
     assert variant.seed is not None
-    key = cache.digest("random", key, variant.seed, sorted(symbols))
-    entry = cache_dir / "configs" / key
+    entry = cache_dir / "configs" / _key_of(key, variant.seed, symbols)
     if not cache.is_complete(entry):
         kconf = kconfig.load(applied.path, merged.file, variant.tools.make)
         fixed = needed(kconf, symbols) | _ALWAYS
@@ -124,6 +123,11 @@ def configure(
             (output / _CONFIG).rename(scratch / _CONFIG)
             cache.remove(output)
     return Configured(entry / _CONFIG, reused=True)
+
+
+def _key_of(key: str, seed: int, symbols: Sequence[str]) -> str:
+    code = sources.digest("kstall.compile")
+    return cache.digest("random", key, seed, sorted(symbols), code)
 
 
 def _lines(fixed: Mapping[str, str]) -> Iterator[str]:
