@@ -593,6 +593,15 @@ def test_nor_of_another_tag(older: Bench) -> None:
     assert "Assisted-by" not in compared.detail
 
 
+def test_nor_one_that_is_only_reported(older: Bench) -> None:
+    message = MESSAGE + "Link: https://example.org/nap\n"
+    checks = older.judge(older.series(nap(message), discovered=True))
+    assert _states(checks) == {"checkpatch_tags": "skip"}
+    detail = checks["checkpatch_tags"].detail
+    assert "BAD_SIGN_OFF: WARNING: no tag: Link:" in detail
+    assert "wants Assisted-by in another form" in detail
+
+
 def test_prose_that_begins_like_a_tag_of_nobody_is_no_tag() -> None:
     assert patchtext.tag("Assisted-by: LLM") == "Assisted-by"
     assert patchtext.tag("Note: LLM") == ""

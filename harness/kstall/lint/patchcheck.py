@@ -150,10 +150,12 @@ def _verdict(name: str, finder: Finder, subject: CheckedSeries) -> Verdict:
     ]
     if disputed and all(comparison.ok for comparison in judged.comparisons):
         texts = "; ".join(dict.fromkeys(finding.text for finding in disputed))
-        return Verdict().skip(
+        reason = (
             f"{subject.plan.base.version} wants {_list(disputed)} in another form than "
             f"other versions do: {texts}"
         )
+        # Of a received series the other findings are a skip as well.
+        return Verdict().skip("; ".join(filter(None, (judged.skipped, reason))))
     return judged
 
 
