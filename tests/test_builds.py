@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from rich.console import Console
 import kbuildtree
 import kerneltree
 from kstall.base import cache, process
-from kstall.build import Ground, Toolchain, kconfig
+from kstall.build import Ground, Toolchain, kconfig, kernel
 from kstall.compile import CompileWork, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
@@ -636,6 +637,24 @@ def test_what_was_compiled_is_found_again(bench: Bench) -> None:
     assert (first.stages[0].reused, again.stages[0].reused) == (False, True)
     assert (again.checks, same) == (first.checks, grown)
     assert _compiled(bench) == known
+
+
+@pytest.mark.parametrize("seeds", [(), (7,)])
+def test_configurations_that_were_not_used_for_longest_are_deleted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seeds: tuple[int, ...]
+) -> None:
+    patchset = bench.series(GOOD)
+    bench.prove(patchset, everything=False, seeds=seeds)
+    configs = bench.cache / "configs"
+    monkeypatch.setattr(kernel, "CONFIGS", len([*configs.iterdir()]))
+    for directory in (configs, bench.cache / "compiled"):
+        cache.remove(directory)
+    with cache.keep(configs / "old"):
+        pass
+    os.utime(configs / "old", (1, 1))
+    bench.prove(patchset, everything=False, seeds=seeds)
+    assert len([*configs.iterdir()]) == kernel.CONFIGS
+    assert not (configs / "old").exists()
 
 
 def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,16 @@ def test_a_program_is_compiled_once_for_a_content(tmp_path: Path) -> None:
     (other,) = _obtain(tmp_path, "b")
     assert process.run([str(other.file)]).stdout == "b\n"
     assert (tmp_path / "checkouts").read_text() == "xx"
+
+
+def test_programs_that_were_not_used_for_longest_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_KEPT", 1)
+    (first,) = _obtain(tmp_path)
+    os.utime(first.file.parent, (1, 1))
+    (other,) = _obtain(tmp_path, "b")
+    assert other.file.exists() and not first.file.exists()
 
 
 def test_what_does_not_compile_leaves_nothing(

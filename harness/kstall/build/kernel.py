@@ -42,6 +42,8 @@ _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 # Image, symbols and modules, as a guest needs them.
 _KERNEL_BYTES = 5 * 10**8
 _CONFIG_BYTES = 10**7
+#: How many configurations are kept, of 0.1 MB each: those of several deep runs.
+CONFIGS = 2000
 _RESOLVED = "resolved.json"
 # What make says when files are newer than the present.
 _SKEWED = "Clock skew detected"
@@ -299,6 +301,7 @@ def configured(
         cache.remove(output)
         facts = {"added": resolved.added, "remarks": resolved.remarks}
         cache.write_json(scratch / _RESOLVED, facts)
+    cache.prune(target.parent, keep=CONFIGS)
     return Configured(target / ".config", False, resolved.added, resolved.remarks)
 
 

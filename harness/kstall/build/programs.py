@@ -19,6 +19,8 @@ from . import kernel
 from .kernel import Toolchain
 
 _BYTES = 10**7
+# Of one megabyte each.
+_KEPT = 200
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def obtain(
             reused = cache.is_complete(target)
             if not reused:
                 _compile(load, checkout(), tools, target, log)
+                cache.prune(target.parent, keep=_KEPT)
             programs[load.program] = Program(load.program, target / "program", reused)
     return tuple(programs.values())
 

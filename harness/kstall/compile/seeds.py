@@ -14,7 +14,7 @@ from typing import Any
 import kconfiglib  # type: ignore[import-untyped]
 
 from ..base import cache, process, sources
-from ..build import Configured, kconfig
+from ..build import Configured, kconfig, kernel
 from ..tree import AppliedTree, Plan, tree
 from .variants import Variant
 
@@ -122,6 +122,7 @@ def configure(
             )
             (output / _CONFIG).rename(scratch / _CONFIG)
             cache.remove(output)
+        cache.prune(entry.parent, keep=kernel.CONFIGS)
     return Configured(entry / _CONFIG, reused=True)
 
 
