@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Several guests at once, and none left behind when the run ends early."""
+"""Several tasks at once, and none left behind when the run ends early."""
 
 from __future__ import annotations
 

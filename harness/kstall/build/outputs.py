@@ -225,7 +225,7 @@ def _drop_orphans(builds: Path, trees: Path) -> None:
 
 
 def _seed(target: Path, config: Path, applied: AppliedTree) -> None:
-    """Begin ``wanted`` with the objects of its nearest neighbour, if there is one."""
+    """Begin ``target`` with the objects of its nearest neighbour, if there is one."""
     neighbours = [
         path
         for path in target.parent.glob("[!.]*")

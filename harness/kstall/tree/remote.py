@@ -73,8 +73,8 @@ class Branch:
 def named(kernel: Path) -> Branch | None:
     """The branch that ``kernel`` names; None for any other path.
 
-    An existing file or directory of that name takes precedence.  An address without a
-    branch stands for the HEAD there.
+    An existing file or directory of that name takes precedence, except over an address
+    with a scheme.  An address without a branch stands for the HEAD there.
     """
     text = str(kernel)
     repository, mark, branch = text.rpartition("#")
