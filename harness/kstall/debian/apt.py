@@ -67,7 +67,7 @@ def newest(
         if previous is not None and deb != previous:
             say(
                 f"Debian now has {package} {deb.version}: this run uses it instead of "
-                f"{previous.version} (KERNEL={previous.path} stays with the old one)"
+                f"{previous.version}, which is still there: {previous.path}"
             )
         _remember(deb, store, now)
     return deb
