@@ -602,6 +602,24 @@ def test_nor_one_that_is_only_reported(older: Bench) -> None:
     assert "wants Assisted-by in another form" in detail
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("tags", "Change-Id: I123"),
+        ("prose_is_wrapped", "wide " * 20 + "line"),
+        ("nothing_to_fill_in", "@@SAMPLE@@"),
+        ("spelling_is_right", "Teh end."),
+    ],
+)
+def test_a_line_of_a_message_is_that_of_the_patch_file(
+    bench: Bench, name: str, line: str
+) -> None:
+    made = bench.series(nap(f"{MESSAGE}{line}\n"))
+    rows = made.patches[0].path.read_text().splitlines()
+    compared = bench.judge(made)[name].comparisons[0]
+    assert compared.detail.startswith(f"message:{rows.index(line) + 1}: ")
+
+
 def test_prose_that_begins_like_a_tag_of_nobody_is_no_tag() -> None:
     assert patchtext.tag("Assisted-by: LLM") == "Assisted-by"
     assert patchtext.tag("Note: LLM") == ""

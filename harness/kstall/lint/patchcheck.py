@@ -438,11 +438,11 @@ def fixes_are_in_history(subject: CheckedSeries) -> list[list[Finding]]:
         )
     return [
         [
-            Finding(MESSAGE, line, "fixes", text, "Fixes")
+            Finding(MESSAGE, _in_file(patch, line), "fixes", text, "Fixes")
             for line, digits, title in patch_fixes
             for text in _history_faults(base, digits, title)
         ]
-        for patch_fixes in fixes
+        for patch, patch_fixes in zip(subject.series.patches, fixes, strict=True)
     ]
 
 
@@ -483,10 +483,8 @@ def tags(subject: CheckedSeries) -> list[list[Finding]]:
     patch that nobody has signed has no Signed-off-by:."""
     return [
         [
-            Finding(MESSAGE, line, "tag", text)
-            for line, text in patchtext.tag_faults(
-                patchfile.split(patch.path)[0], _author(patch)
-            )
+            Finding(MESSAGE, _in_file(patch, line), "tag", text)
+            for line, text in patchtext.tag_faults(_message(patch), _author(patch))
         ]
         for patch in subject.series.patches
     ]
@@ -592,17 +590,21 @@ def _events(text: str) -> list[str]:
 def _of_texts(
     subject: CheckedSeries, kind: str, find: Callable[[str], Iterator[patchtext.Fault]]
 ) -> list[list[Finding]]:
-    """``find`` in each message with its subject, and in the cover letter."""
-    texts = [
-        f"{patch.subject}\n\n{patchfile.split(patch.path)[0]}"
+    """``find`` in each message with its subject, whose line counts as the first, and in
+    the cover letter."""
+    findings = [
+        [
+            *(Finding(MESSAGE, 1, kind, fault) for _, fault in find(patch.subject)),
+            *(
+                Finding(MESSAGE, _in_file(patch, line), kind, fault)
+                for line, fault in find(_message(patch))
+            ),
+        ]
         for patch in subject.series.patches
     ]
     cover = subject.series.dir / subject.series.spec.cover
-    texts.append(cover.read_text(encoding="utf-8"))
-    return [
-        [Finding(MESSAGE, line, kind, fault) for line, fault in find(text)]
-        for text in texts
-    ]
+    faults = find(cover.read_text(encoding="utf-8"))
+    return [*findings, [Finding(MESSAGE, line, kind, fault) for line, fault in faults]]
 
 
 def _findings(
@@ -634,6 +636,13 @@ def _numbers(subject: CheckedSeries) -> range:
 
 def _message(patch: PatchFile) -> str:
     return patchfile.split(patch.path)[0]
+
+
+def _in_file(patch: PatchFile, line: int) -> int:
+    """Where the ``line``-th of `_message` (from 1) is in the patch file."""
+    text = patch.path.read_bytes().decode("utf-8")
+    start = text.index(_message(patch), text.index("\n\n"))
+    return text.count("\n", 0, start) + line
 
 
 def _author(patch: PatchFile) -> str:
