@@ -240,7 +240,7 @@ def added_symbols(plan: Plan) -> frozenset[str]:
             symbol
             for path, file in state
             if file is not None and Path(path).name.startswith("Kconfig")
-            for symbol in kconfig.defined(file.data.decode("utf-8", "replace"))
+            for symbol in kconfig.defined(file.text)
         }
 
     return frozenset(defined(plan.states[-1]) - defined(plan.states[0]))

@@ -108,4 +108,4 @@ def compiling(plan: tree.Plan) -> set[str]:
 
 
 def _text(file: File | None) -> str:
-    return "" if file is None else file.data.decode("utf-8", "replace")
+    return "" if file is None else file.text

@@ -12,14 +12,14 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import KstallError, cache, process, space
 from . import git
+from .store import Say
 
-Say = Callable[[str], None]
 # A Path collapses // to /, and no other scheme begins with one slash only.
 _URL = re.compile(r"(https?|git|ssh|file):/+(.*)", re.DOTALL)
 # As scp and git take it, but for debian:7.3.

@@ -369,12 +369,7 @@ def _leftovers(trees: Path) -> list[Path]:
 def _try_lock(path: Path) -> Iterator[bool]:
     """Hold the lock at ``path`` unless somebody else does; whether we hold it."""
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield cache.locked_if_free(file)
 
 
 @contextlib.contextmanager
