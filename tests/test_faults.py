@@ -66,6 +66,7 @@ CLASSES = frozenset(
         ),
         *("QEMU killed", "truncated", "corrupted", "no mirror", "clock", "two runs"),
         *("read-only", "hostile name", "outside the tree", "endless console"),
+        "program fails",
     )
 )
 
@@ -622,7 +623,7 @@ def test_a_guest_that_is_killed_while_it_is_measured(proven: World) -> None:
     assert set(_KEPT) - {"instructions"} == after.reused & set(_KEPT)
 
 
-@pytest.mark.fault("missing list", "of the formats of events, when it failed once")
+@pytest.mark.fault("program fails", "that prints the formats of events, once")
 def test_formats_that_were_not_printed_are_no_result(proven: World) -> None:
     forget(proven, "instructions")
     proven.guest(

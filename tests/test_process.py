@@ -189,9 +189,8 @@ def test_a_child_that_is_interrupted_as_it_starts_is_ended(
             # Not later than here, a handler that raises has done so.
             time.sleep(0.1)
 
-    before = signal.getsignal(signal.SIGINT)
-    if handled:
-        signal.signal(signal.SIGINT, process.interrupt)
+    handler = process.interrupt if handled else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, handler)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(subprocess, "Popen", Popen)
