@@ -49,7 +49,7 @@ class Bench:
         return self.out / "share"
 
     def boot(self, *command: str, deadline: float = 120.0) -> GuestRun:
-        return guest.boot(
+        run = guest.boot(
             self.image,
             self.root,
             Accel("tcg", "for the test"),
@@ -60,6 +60,13 @@ class Bench:
             deadline=deadline,
             say=lambda _: None,
         )
+        if run.status != "completed":
+            # For a test that did not expect it: the files are soon deleted.
+            for name in ("guest.log", "console.log", "job.log"):
+                with contextlib.suppress(FileNotFoundError):
+                    text = (self.out / "out" / name).read_text(errors="replace")
+                    print(f"== {name}", *text.splitlines()[-20:], sep="\n")
+        return run
 
     def qemus(self) -> list[int]:
         """The process ids of the guests that have their sockets on our desks."""
