@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from ..base import few
 from ..series import ExemptionSpec, Series
 from ..verdict import Check, Verdict, run_checks
 from .costs import Footprint, FunctionPaths, Measurement, Overhead, Site
@@ -199,11 +200,11 @@ def _judge_path(
     """Clock reads and calls by name, then the number of instructions."""
     name = path.name if path.binary == "vmlinux" else f"{path.name} [{path.binary}]"
     verdict.equal(
-        f"{name}: reads a clock while off", _few(path.clock_reads) or "no", "no"
+        f"{name}: reads a clock while off", few(path.clock_reads, _SHOWN), "none"
     )
     allowed = exempt.calls if exempt else ()
     calls = [line for line in path.calls if line.split()[-1] not in allowed]
-    verdict.equal(f"{name}: calls while off", _few(calls) or "none", "none")
+    verdict.equal(f"{name}: calls while off", few(calls, _SHOWN), "none")
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
     verdict.at_most(f"{name}: instructions {how} while off", path.cost, limit)
@@ -230,7 +231,7 @@ def structs_do_not_grow(series: Series, overhead: Overhead) -> Verdict:
         if change.base is not None and change.patched is not None:
             exempt = _exemption(series, struct=change.name)
             limit = change.base + (exempt.bytes_ if exempt else 0)
-            label = f"struct {change.name}: {_few(change.members)}"
+            label = f"struct {change.name}: {few(change.members, _SHOWN)}"
             verdict.at_most(label, change.patched, limit, "bytes")
             grown += 1
         elif change.record:
@@ -304,8 +305,3 @@ def _exemption(
         if struct and exemption.struct == struct:
             return exemption
     return None
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
