@@ -23,9 +23,18 @@ from kstall.debian import Root
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.guest import Guest, guest
 from kstall.guest.guestrun import Booted
-from kstall.pipeline import Request, Ui, hostload, stability, validate, without
+from kstall.pipeline import (
+    Request,
+    Ui,
+    attempts,
+    hostload,
+    stability,
+    validate,
+    without,
+)
+from kstall.pipeline.attempts import Attempt, Repeated, StabilityOutcome
 from kstall.pipeline.run import Run, begin
-from kstall.pipeline.stability import Attempt, Repeated, StabilityOutcome, StabilityPlan
+from kstall.pipeline.stability import StabilityPlan
 from kstall.series import Context, Project, Series, suites
 from kstall.verdict import Check, Comparison
 
@@ -237,7 +246,7 @@ def test_each_series_under_each_load(bench: Bench) -> None:
                 attempt[2:] for attempt in told if attempt[:2] == (series, load)
             )
             assert mine == [(1, 0), (2, 1), (3, 1), (4, 0)]
-    assert stability.exit_code(outcome) == 0
+    assert attempts.exit_code(outcome) == 0
     assert outcome.series == {"drm-sched", "rdma-cq"}
     # Of runs with nothing odd nothing is left but what is counted.
     assert outcome.place is not None
@@ -251,7 +260,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
         5: KstallError("the guest went away"),
     }
     outcome = bench.measure(StabilityPlan(6, (4,)), "drm-sched")
-    (tally,) = stability.tallies(outcome.attempts)
+    (tally,) = attempts.tallies(outcome.attempts)
     assert tally.verdicts == {"proven": 3, "failed": 2, "could-not-judge": 1}
     assert tally.moved == {
         "alpha": {"pass": 3, "fail": 2},
@@ -259,7 +268,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
     }
     assert "run 2: alpha (fail): count: = 3, got 2" in tally.causes
     assert "run 5: the guest went away" in tally.causes
-    assert stability.exit_code(outcome) == 1
+    assert attempts.exit_code(outcome) == 1
     place = outcome.place
     assert place is not None
     kept = {attempt.number: attempt.kept for attempt in outcome.attempts}
@@ -267,10 +276,10 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
     for where in filter(None, kept.values()):
         assert (place / where / "guest/results").is_dir()
         assert not (place / where / "cache").exists()
-    written = json.loads((place / stability.FILE).read_text())
+    written = json.loads((place / attempts.FILE).read_text())
     assert written["tallies"][0]["moved"]["alpha"] == {"pass": 3, "fail": 2}
     assert len(written["attempts"]) == 6
-    lines = "\n".join(stability.summary(outcome))
+    lines = "\n".join(attempts.summary(outcome))
     assert "drm-sched, load 4: 6 runs: " in lines
     assert "  alpha: 3 pass, 2 fail" in lines
 
@@ -278,7 +287,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
 def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
     bench.missed = [[], ["last dropped"], []]
     outcome = bench.measure(StabilityPlan(3, (4,), at_once=(1,)), "drm-sched")
-    (tally,) = stability.tallies(outcome.attempts)
+    (tally,) = attempts.tallies(outcome.attempts)
     assert tally.verdicts == {"proven": 2, "failed": 1}
     assert tally.moved == {"every_value_is_falsifiable": {"pass": 2, "fail": 1}}
     (cause,) = tally.causes
@@ -301,7 +310,7 @@ def test_a_base_guest_for_each_guest(bench: Bench) -> None:
         for attempt in outcome.attempts
         if without.CHECK in attempt.checks
     ] == ["pci-aer-inject"] * 6
-    assert stability.exit_code(outcome) == 0
+    assert attempts.exit_code(outcome) == 0
     assert outcome.place is not None
     assert not list(outcome.place.glob("*/load-*/*"))
 
@@ -316,7 +325,7 @@ def test_a_bug_that_does_not_always_show_is_counted(bench: Bench) -> None:
     bench.fates = {5: FailedCheck("the kernel complained")}
     outcome = bench.measure(StabilityPlan(6, (4,), at_once=(1,)), "pci-aer-inject")
     assert bench.based == [1, 2, 3, 4, 6]
-    (tally,) = stability.tallies(outcome.attempts)
+    (tally,) = attempts.tallies(outcome.attempts)
     assert tally.verdicts == {"proven": 2, "failed": 2, "could-not-judge": 2}
     assert tally.moved == {without.CHECK: {"pass": 2, "fail": 1, "error": 2}}
     causes = "\n".join(tally.causes)
@@ -325,7 +334,7 @@ def test_a_bug_that_does_not_always_show_is_counted(bench: Bench) -> None:
     assert (
         "run 4: fails_without_the_patches (error): without the patches: the" in causes
     )
-    assert stability.exit_code(outcome) == 1
+    assert attempts.exit_code(outcome) == 1
     kept = {attempt.number: attempt.kept for attempt in outcome.attempts}
     assert [number for number, where in sorted(kept.items()) if where] == [2, 3, 4, 5]
     assert outcome.place is not None and kept[2] is not None
@@ -362,7 +371,7 @@ def test_guests_that_were_booted_without_a_base_do_not_count(bench: Bench) -> No
     _newest(bench).write_text(json.dumps(content))
     outcome = bench.measure(plan, "pci-aer-inject", "drm-sched", resume=True)
     assert bench.based == [1, 2] and len(bench.machines) == 2
-    assert stability.exit_code(outcome) == 0
+    assert attempts.exit_code(outcome) == 0
     # Nor do those with another base.
     bench.base_key = "another"
     bench.measure(plan, "pci-aer-inject", "drm-sched", resume=True)
@@ -391,7 +400,7 @@ def test_what_is_known_is_written_when_it_is_cut_short(bench: Bench) -> None:
     bench.fates = {2: RuntimeError("a bug")}
     with pytest.raises(RuntimeError, match="a bug"):
         bench.measure(StabilityPlan(3, (0,)), "drm-sched")
-    (written,) = bench.out.glob(f"stability/2*/{stability.FILE}")
+    (written,) = bench.out.glob(f"stability/2*/{attempts.FILE}")
     known = json.loads(written.read_text())["attempts"]
     assert known[0]["number"] == 1
 
@@ -414,7 +423,7 @@ def test_guests_of_an_earlier_run_count(bench: Bench) -> None:
     ]
     assert len(bench.machines) == 7
     # What failed has failed, and its results are still found.
-    assert stability.exit_code(outcome) == 1
+    assert attempts.exit_code(outcome) == 1
     place = outcome.place
     assert place is not None and outcome.attempts[1].kept is not None
     assert (place / outcome.attempts[1].kept / "guest/results").is_dir()
@@ -462,7 +471,7 @@ def test_failures_that_are_not_asked_for_are_not_forgotten(bench: Bench) -> None
     bench.fates = {}
     # Another load, another series, and KUnit suites.
     assert (
-        stability.exit_code(
+        attempts.exit_code(
             bench.measure(StabilityPlan(1, (2,)), "rdma-cq", resume=True)
         )
         == 0
@@ -472,25 +481,25 @@ def test_failures_that_are_not_asked_for_are_not_forgotten(bench: Bench) -> None
     bench.machines.clear()
     outcome = bench.measure(StabilityPlan(1, (4,)), "drm-sched", "rdma-cq", resume=True)
     assert [attempt.verdict for attempt in outcome.attempts] == ["failed", "failed"]
-    assert bench.machines == [] and stability.exit_code(outcome) == 1
+    assert bench.machines == [] and attempts.exit_code(outcome) == 1
 
 
 def test_a_suite_that_ends_the_kernel_is_not_tried_again(bench: Bench) -> None:
     bench.fates = {0: FailedCheck("the guest panicked")}
     plan = StabilityPlan(1, (4,), kunit=3)
     first = bench.measure(plan, "rdma-cq")
-    assert stability.exit_code(first) == 1
+    assert attempts.exit_code(first) == 1
     bench.fates = {}
     bench.printed = _said(TOTAL)
     bench.machines.clear()
     again = bench.measure(plan, "rdma-cq", resume=True)
     assert bench.machines == [] and again.suites == first.suites
-    assert stability.exit_code(again) == 1
+    assert attempts.exit_code(again) == 1
     # One that did not answer for another reason is.
     bench.fates = {0: KstallError("the guest went away")}
     bench.measure(plan, "rdma-cq")
     bench.fates = {}
-    assert stability.exit_code(bench.measure(plan, "rdma-cq", resume=True)) == 0
+    assert attempts.exit_code(bench.measure(plan, "rdma-cq", resume=True)) == 0
 
 
 def test_a_guest_that_lost_its_load_does_not_count(
@@ -510,7 +519,7 @@ def test_a_guest_that_lost_its_load_does_not_count(
 
 
 def _newest(bench: Bench) -> Path:
-    return max(bench.out.glob(f"stability/2*/{stability.FILE}"))
+    return max(bench.out.glob(f"stability/2*/{attempts.FILE}"))
 
 
 @pytest.mark.parametrize(
@@ -518,11 +527,11 @@ def _newest(bench: Bench) -> Path:
 )
 def test_one_in_fifty_may_have_no_verdict(unjudged: int, of: int, code: int) -> None:
     verdicts = ["could-not-judge"] * unjudged + ["proven"] * (of - unjudged)
-    attempts = [
+    guests = [
         Attempt("s", 4, n, 0, verdict, 1.0, 8.0)  # type: ignore[arg-type]
         for n, verdict in enumerate(verdicts)
     ]
-    assert stability.exit_code(StabilityOutcome(attempts=attempts)) == code
+    assert attempts.exit_code(StabilityOutcome(attempts=guests)) == code
 
 
 @pytest.mark.parametrize(
@@ -542,7 +551,7 @@ def test_nor_may_one_series_have_more(
     runs: int, unjudged: list[int], code: int
 ) -> None:
     """Of 20 series, which are many enough to hide it."""
-    attempts = [
+    guests = [
         Attempt(
             f"series-{number}",
             *(2 + run % 2, run, 0),
@@ -552,12 +561,12 @@ def test_nor_may_one_series_have_more(
         for number, count in enumerate(unjudged + [0] * (20 - len(unjudged)))
         for run in range(runs)
     ]
-    assert stability.exit_code(StabilityOutcome(attempts=attempts)) == code
+    assert attempts.exit_code(StabilityOutcome(attempts=guests)) == code
 
 
 def test_nothing_proves_nothing() -> None:
-    assert stability.exit_code(StabilityOutcome()) == 2
-    assert stability.exit_code(StabilityOutcome(series={"drm-sched"})) == 2
+    assert attempts.exit_code(StabilityOutcome()) == 2
+    assert attempts.exit_code(StabilityOutcome(series={"drm-sched"})) == 2
 
 
 @pytest.mark.parametrize(
@@ -688,7 +697,7 @@ def test_a_suite_that_a_patch_changes_is_run(bench: Bench) -> None:
     outcome = bench.measure(StabilityPlan(20, (4,), kunit=3), "drm-sched-chain")
     assert bench.machines == [1, 4]
     assert {repeated.suite for repeated in outcome.suites} == {"drm_sched_basic_tests"}
-    assert stability.exit_code(outcome) == 0
+    assert attempts.exit_code(outcome) == 0
 
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
@@ -702,7 +711,7 @@ def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     ]
     assert [suite.count for suite in outcome.suites] == [suites.Count(3, 0, 0, ())] * 2
     assert outcome.attempts == []
-    assert stability.exit_code(outcome) == 0
+    assert attempts.exit_code(outcome) == 0
     bench.machines.clear()
     plan = StabilityPlan(20, (4,), kunit=3)
     again = bench.measure(plan, "rdma-cq", "iommu-iotlb", resume=True)
@@ -722,8 +731,8 @@ def test_a_suite_that_failed_once(bench: Bench) -> None:
         TOTAL | {"passed": 2, "failed": 1},
     )
     outcome = bench.measure(StabilityPlan(20, (4,), kunit=3), "drm-sched")
-    assert stability.exit_code(outcome) == 1
-    lines = "\n".join(stability.summary(outcome))
+    assert attempts.exit_code(outcome) == 1
+    lines = "\n".join(attempts.summary(outcome))
     assert "2 passed, 1 failed, 0 without an answer" in lines
     assert "run 2: failed: # dep: EXPECTATION FAILED; a == b" in lines
 
@@ -732,7 +741,7 @@ def test_a_suite_that_failed_once(bench: Bench) -> None:
 def test_a_suite_without_an_answer(bench: Bench, printed: str) -> None:
     bench.printed = printed
     outcome = bench.measure(StabilityPlan(20, (0,), kunit=3), "drm-sched")
-    assert stability.exit_code(outcome) == 2
+    assert attempts.exit_code(outcome) == 2
     causes = [str(repeated.cause) for repeated in outcome.suites]
     assert all("next: read that;" in cause for cause in causes) == (not printed)
 
@@ -745,9 +754,9 @@ def test_a_suite_whose_module_is_not_known(project_copy: Project) -> None:
 
 def test_no_answer_is_reported_with_its_cause() -> None:
     suite = Repeated("s", "suite", 4, 1, 2.0, None, "the guest went away")
-    assert stability.describe_suite(suite).endswith(
+    assert attempts.describe_suite(suite).endswith(
         "could-not-judge: the guest went away"
     )
     suite = replace(suite, cause="the kernel panicked", failed=True)
-    text = stability.describe_suite(suite)
+    text = attempts.describe_suite(suite)
     assert text.endswith(" processors: failed: the kernel panicked")

@@ -15,6 +15,7 @@ from ..pipeline import (
     Request,
     Ui,
     again,
+    attempts,
     command_line,
     matrix,
     matrixfile,
@@ -122,15 +123,15 @@ def do_stability(arguments: argparse.Namespace, console: Console) -> int:
         outcome = stability.measure(
             request, plan, ui, command_line(), resume=arguments.resume
         )
-    terminal.say(console, "\n".join(stability.summary(outcome)))
+    terminal.say(console, "\n".join(attempts.summary(outcome)))
     if outcome.place is not None:
-        terminal.say(console, f"results  {outcome.place / stability.FILE}")
+        terminal.say(console, f"results  {outcome.place / attempts.FILE}")
     unseen = {series.name for series in request.series} - outcome.series
     for name in sorted(unseen):
         terminal.complain(f"{name}: its kernel could not be built, see above")
     if why := stability.unmeasured(outcome, plan):
         terminal.complain(why)
-    code = stability.exit_code(outcome)
+    code = attempts.exit_code(outcome)
     return code if code == report.EXIT["failed"] or not unseen else CANNOT_RUN
 
 

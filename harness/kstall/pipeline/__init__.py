@@ -5,7 +5,7 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report; the work of the stages is done by the packages below.
 """
 
-from . import again, matrix, matrixfile, rebasing, stability, units, validate
+from . import again, attempts, matrix, matrixfile, rebasing, stability, units, validate
 from .request import Request
 from .run import command_line
 from .ui import Ui
@@ -14,6 +14,7 @@ __all__ = [
     "Request",
     "Ui",
     "again",
+    "attempts",
     "command_line",
     "matrix",
     "matrixfile",
