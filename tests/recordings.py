@@ -98,7 +98,9 @@ PROVIDERS: list[dict[str, Any]] = [
 ]
 #: As where the kernel does not tell which thread was throttled.
 QUEUES: dict[str, Any] = PROVIDERS[0] | {
-    **{"provider": "throttle/queues", "key": ["task"], "tid": None}
+    "provider": "throttle/queues",
+    "key": ["task"],
+    "tid": None,
 }
 #: For a node that records RDMA, too.
 RDMA: list[dict[str, Any]] = [
@@ -191,9 +193,15 @@ class Node:
             (dir / "formats" / path).parent.mkdir(parents=True, exist_ok=True)
             (dir / "formats" / path).write_text(text)
         session = {
-            **{"format": 1, "node": self.name, "boot_id": self.boot_id},
-            **{"kernel": "7.3.4", "instance": "kstall", "began": self.began},
-            **{"ended": self.ended, "page_size": 4096, "config": self.config},
+            "format": 1,
+            "node": self.name,
+            "boot_id": self.boot_id,
+            "kernel": "7.3.4",
+            "instance": "kstall",
+            "began": self.began,
+            "ended": self.ended,
+            "page_size": 4096,
+            "config": self.config,
             "providers": [
                 one for one in self.providers if one["class"] not in self.refused
             ],
@@ -253,7 +261,10 @@ def seal_segment(path: Path, cpu: int, seq: int = 0) -> None:
     """What the recorder writes beside a segment that is whole."""
     data = path.read_bytes()
     about = {
-        **{"cpu": cpu, "seq": seq, "first_page": 0, "pages": len(data) // 4096},
+        "cpu": cpu,
+        "seq": seq,
+        "first_page": 0,
+        "pages": len(data) // 4096,
         "blake2b": hashlib.blake2b(data, digest_size=16).hexdigest(),
         # When its first and its last page began.
         "t0": int.from_bytes(data[:8], "little"),

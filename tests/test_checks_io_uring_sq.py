@@ -85,8 +85,14 @@ def _file() -> tuple[list[Line], list[Record]]:
     ]
     line = {
         **OWN,
-        **{"kind": "async", "case": "async-file", "workers": 4, "files": 1},
-        **{"begin_ns": 8 * MS, "end_ns": 9 * MS, "cancel_ns": 0, "canceled_ns": 0},
+        "kind": "async",
+        "case": "async-file",
+        "workers": 4,
+        "files": 1,
+        "begin_ns": 8 * MS,
+        "end_ns": 9 * MS,
+        "cancel_ns": 0,
+        "canceled_ns": 0,
         "writes": writes,
     }
     records = [_queued(data, 8 * MS + data) for data in range(1, 7)]
@@ -517,8 +523,12 @@ def test_counters_of_fdinfo(
     output: list[Line] = [
         {
             **OWN,
-            **{"kind": "fdinfo", "case": case, "when": when, "lines": lines},
-            **{"dropped": dropped, "overflow": overflow},
+            "kind": "fdinfo",
+            "case": case,
+            "when": when,
+            "lines": lines,
+            "dropped": dropped,
+            "overflow": overflow,
         }
         for (case, when), (dropped, overflow), lines in zip(
             [*cases, ("idle", "lost")], counts, shown, strict=True

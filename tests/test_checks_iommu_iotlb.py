@@ -628,8 +628,12 @@ def _crowded(place: Path, *, others: int = 3, **told: int) -> Evidence:
     events += [Event(MS, 0, 1, "x", "iommu", "unmap", {})] * 512
     facts: list[dict[str, object]] = [
         {
-            **{"what": "phase", "name": "crowd", "begin_ns": 0, "end_ns": 9 * MS},
-            **{"type": "DMA-FQ", "device": NIC},
+            "what": "phase",
+            "name": "crowd",
+            "begin_ns": 0,
+            "end_ns": 9 * MS,
+            "type": "DMA-FQ",
+            "device": NIC,
         },
         {"what": "flushes", "flushes": flushes, "others": others},
     ]

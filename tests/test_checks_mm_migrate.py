@@ -103,8 +103,13 @@ MOVES = [(0x1000, True, 30 * MS), (0x2000, True, 31 * MS), (0x8000, False, 100)]
 
 def _end(at: int, start: int, ns: int, **fields: int | str) -> Event:
     own: dict[str, int | str | tuple[int, ...]] = {
-        **{"start": start, "end": start + PAGE, "duration_ns": ns, "pass": 1},
-        **{"event": "migration_entry", "curr": 1, **fields},
+        "start": start,
+        "end": start + PAGE,
+        "duration_ns": ns,
+        "pass": 1,
+        "event": "migration_entry",
+        "curr": 1,
+        **fields,
     }
     return Event(at, 0, 7, "x", "mmu_notifier", END, own)
 
@@ -129,8 +134,11 @@ def _filtered(
         events.append(_end(at + ns, start, ns))
         facts.append(
             {
-                **{"what": "move" if slow else "quick", "addr": start, "moved": 1},
-                **{"began": at, "ended": at + wall},
+                "what": "move" if slow else "quick",
+                "addr": start,
+                "moved": 1,
+                "began": at,
+                "ended": at + wall,
             }
         )
     facts += [{"what": "record", "start": s, "duration_ns": ns} for s, ns in kept]
@@ -179,8 +187,14 @@ def test_filter_is_not_judged_if_all_was_slow(
 def _evicted(place: Path, events: list[Event], gone: int = 2) -> Evidence:
     facts: list[object] = [
         {
-            **{"what": "evict", "tid": 7, "addr": 0x1000, "pages": 2, "gone": gone},
-            **{"there": 2, "began": 10 * MS, "ended": 20 * MS},
+            "what": "evict",
+            "tid": 7,
+            "addr": 0x1000,
+            "pages": 2,
+            "gone": gone,
+            "there": 2,
+            "began": 10 * MS,
+            "ended": 20 * MS,
         }
     ]
     return _load(place, "device", facts, events)
@@ -229,15 +243,29 @@ def test_end_that_is_switched_on_amid_a_callback(
     checks: ModuleType, tmp_path: Path, ns: int, wrong: set[str]
 ) -> None:
     steps = {
-        **{"off": (16, 0, 0), "begin alone": (16, 16, 0), "both": (16, 16, 16)},
-        **{"end alone": (16, 0, 16), "off again": (16, 0, 0), "on amid": (1, 0, 0)},
-        **{"on, slow": (1, 1, 1), "off amid": (1, 1, 0), "end on amid": (1, 1, 1)},
+        "off": (16, 0, 0),
+        "begin alone": (16, 16, 0),
+        "both": (16, 16, 16),
+        "end alone": (16, 0, 16),
+        "off again": (16, 0, 0),
+        "on amid": (1, 0, 0),
+        "on, slow": (1, 1, 1),
+        "off amid": (1, 1, 0),
+        "end on amid": (1, 1, 1),
     }
     facts: list[object] = [
         {
-            **{"what": step, "moved": moved, "begins": begins, "ends": ends},
-            **{"events": begins + ends, "helpers": (begins + ends) // 2, "amid": 1},
-            **{"passages": moved, "began": 0, "ended": 2100 * MS, "duration_ns": ns},
+            "what": step,
+            "moved": moved,
+            "begins": begins,
+            "ends": ends,
+            "events": begins + ends,
+            "helpers": (begins + ends) // 2,
+            "amid": 1,
+            "passages": moved,
+            "began": 0,
+            "ended": 2100 * MS,
+            "duration_ns": ns,
         }
         for step, (moved, begins, ends) in steps.items()
     ]

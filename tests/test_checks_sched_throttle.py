@@ -145,15 +145,23 @@ def test_three_tasks(
     records = _records([PIDS] * 12)
     facts = [
         {
-            **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
+            "what": "group",
+            "name": "three",
+            "cgroup": GROUP,
+            "parent": 1,
             "local": {"throttled_usec": 12 * 50_000},
             "seen": {"grown": 12, "stood": 24},
         }
     ]
     facts += [
         {
-            **{"what": "task", "name": f"three-{pid}", "pid": pid, "gap_ns": MS},
-            **{"begin_ns": 0, "last_ns": 10_000 * MS, "gaps": _gaps(records, pid)},
+            "what": "task",
+            "name": f"three-{pid}",
+            "pid": pid,
+            "gap_ns": MS,
+            "begin_ns": 0,
+            "last_ns": 10_000 * MS,
+            "gaps": _gaps(records, pid),
         }
         for pid in PIDS
     ]
@@ -220,8 +228,13 @@ def test_a_pi_futex(
     records = _boosted()
     change(records)
     step = {
-        **{"what": "step", "name": "boost", "task": "by-pi", "pid": PIDS[0]},
-        **{"seen_ns": 200 * MS, "before_ns": 310 * MS, "after_ns": 350 * MS},
+        "what": "step",
+        "name": "boost",
+        "task": "by-pi",
+        "pid": PIDS[0],
+        "seen_ns": 200 * MS,
+        "before_ns": 310 * MS,
+        "after_ns": 350 * MS,
     }
     waiter = {"what": "waiter", "pid": 300, "release_ns": 400 * MS}
     evidence = _evidence(tmp_path, "move", records, step, waiter)
@@ -271,11 +284,19 @@ def test_workers_of_io_uring(
     records = _records([(WORKER,)] * 12)
     change(records)
     task = {
-        **{"what": "task", "name": "io-wq", "pid": PIDS[0], "workers": [WORKER]},
-        **{"begin_ns": 0, "end_ns": 1_300 * MS, "run_ns": [620 * MS]},
+        "what": "task",
+        "name": "io-wq",
+        "pid": PIDS[0],
+        "workers": [WORKER],
+        "begin_ns": 0,
+        "end_ns": 1_300 * MS,
+        "run_ns": [620 * MS],
     }
     group = {
-        **{"what": "group", "name": "io-wq", "cgroup": GROUP, "parent": 1},
+        "what": "group",
+        "name": "io-wq",
+        "cgroup": GROUP,
+        "parent": 1,
         "local": {"throttled_usec": 12 * 50_000},
     }
     evidence = _evidence(tmp_path, "io-wq", records, task, group)
@@ -313,8 +334,13 @@ def test_switched_on_half_way(
     checks: ModuleType, tmp_path: Path, lines: list[str], wrong: set[str]
 ) -> None:
     late = {
-        **{"what": "late", "pid": PIDS[0], "throttled_usec": 500_000, "lines": lines},
-        **{"seen_ns": 100 * MS, "on_ns": 250 * MS, "lifted_ns": 400 * MS},
+        "what": "late",
+        "pid": PIDS[0],
+        "throttled_usec": 500_000,
+        "lines": lines,
+        "seen_ns": 100 * MS,
+        "on_ns": 250 * MS,
+        "lifted_ns": 400 * MS,
     }
     group = {"what": "group", "name": "late", "cgroup": GROUP, "parent": 1}
     evidence = _evidence(tmp_path, "late", [], late, group)
@@ -351,8 +377,13 @@ def test_another_nice_value(
     ]
     steps: list[Record] = [
         {
-            **{"what": "step", "name": name, "task": "by-nice", "pid": PIDS[0]},
-            **{"seen_ns": seen * MS, "before_ns": before * MS, "after_ns": after * MS},
+            "what": "step",
+            "name": name,
+            "task": "by-nice",
+            "pid": PIDS[0],
+            "seen_ns": seen * MS,
+            "before_ns": before * MS,
+            "after_ns": after * MS,
         }
         for name, seen, before, after in (
             ("nice", 200, 499, 502),
@@ -401,8 +432,13 @@ def test_another_class(
         del records[2]
     steps: list[Record] = [
         {
-            **{"what": "step", "name": name, "task": "by-class", "pid": PIDS[0]},
-            **{"seen_ns": seen * MS, "before_ns": before * MS, "after_ns": after * MS},
+            "what": "step",
+            "name": name,
+            "task": "by-class",
+            "pid": PIDS[0],
+            "seen_ns": seen * MS,
+            "before_ns": before * MS,
+            "after_ns": after * MS,
         }
         for name, seen, before, after in (
             ("fifo", 200, 499, 502),
@@ -420,8 +456,13 @@ def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
     """By the driver; the task itself may, each time that it is put back."""
     steps: list[Record] = [
         {
-            **{"what": "step", "name": name, "task": "by-class", "pid": PIDS[0]},
-            **{"seen_ns": 0, "before_ns": at * MS, "after_ns": (at + 2) * MS},
+            "what": "step",
+            "name": name,
+            "task": "by-class",
+            "pid": PIDS[0],
+            "seen_ns": 0,
+            "before_ns": at * MS,
+            "after_ns": (at + 2) * MS,
         }
         for name, at in (("fifo", 499), ("fair", 649), ("lift", 899))
     ]
@@ -445,9 +486,14 @@ def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
     records += [_record("", 201 * MS) | gone] * rmdir
     records.sort(key=lambda record: int(record["ts"]))
     group: Record = {
-        **{"what": "group", "name": "removed-0", "cgroup": GROUP, "parent": 1},
-        **{"quota_us": 1000, "stat": {"usage_usec": used, "nr_periods": 2}},
-        **{"period_us": 100_000, "read_ns": 199 * MS},
+        "what": "group",
+        "name": "removed-0",
+        "cgroup": GROUP,
+        "parent": 1,
+        "quota_us": 1000,
+        "stat": {"usage_usec": used, "nr_periods": 2},
+        "period_us": 100_000,
+        "read_ns": 199 * MS,
     }
     turn: Record = {"what": "removed", "name": "removed-0"}
     turn |= {"before_ns": 200 * MS, "after_ns": 202 * MS}
@@ -601,8 +647,12 @@ def _long_call(place: Path, wall_ms: int, remaining: int, ns: int) -> Evidence:
     facts = [
         {"what": "task", "name": "syscall", "pid": 7, "call": call},
         {
-            **{"what": "group", "name": "syscall", "cgroup": GROUP, "parent": 1},
-            **{"quota_us": 10_000, "period_us": 50_000},
+            "what": "group",
+            "name": "syscall",
+            "cgroup": GROUP,
+            "parent": 1,
+            "quota_us": 10_000,
+            "period_us": 50_000,
         },
     ]
     start = _record("throttle_task", leave + MS, task=7)
@@ -679,12 +729,21 @@ def test_a_controller_that_is_disabled(
     ]
     change(records)
     step: Record = {
-        **{"what": "step", "name": "disable", "task": "disabled", "pid": PIDS[0]},
-        **{"seen_ns": 300 * MS, "before_ns": 499 * MS, "after_ns": 520 * MS},
+        "what": "step",
+        "name": "disable",
+        "task": "disabled",
+        "pid": PIDS[0],
+        "seen_ns": 300 * MS,
+        "before_ns": 499 * MS,
+        "after_ns": 520 * MS,
     }
     group: Record = {
-        **{"what": "group", "name": "disabled", "cgroup": GROUP, "parent": 1},
-        **{"enabled_ns": 600 * MS, "limited_ns": 900 * MS},
+        "what": "group",
+        "name": "disabled",
+        "cgroup": GROUP,
+        "parent": 1,
+        "enabled_ns": 600 * MS,
+        "limited_ns": 900 * MS,
     }
     evidence = _evidence(tmp_path, "removed", records, step, group)
     assert _wrong(checks.disabled_controller_is_no_end(evidence)) == wrong

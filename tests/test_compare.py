@@ -211,7 +211,10 @@ def _unreachable(report: Any) -> None:
     """As the report of a run is whose tree could not be obtained."""
     report |= {"tree": None, "status": "could-not-run"}
     report["series"][0] |= {
-        **{"status": "error", "stages": [], "events": [], "checks": []},
+        "status": "error",
+        "stages": [],
+        "events": [],
+        "checks": [],
         "overhead": None,
     }
 

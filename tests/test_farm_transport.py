@@ -391,8 +391,12 @@ def test_what_a_worker_compiles_makes_room_for_more(
     bench = worker._Bench("one", there, {"compile": compiles}, None, context)
     answer = bench.perform(
         {
-            **{"kind": "compile", "key": "k", "spec": {"keys": ["a", "b", "c"]}},
-            **{"entries": {}, "store": str(tmp_path / "store"), "fresh": False},
+            "kind": "compile",
+            "key": "k",
+            "spec": {"keys": ["a", "b", "c"]},
+            "entries": {},
+            "store": str(tmp_path / "store"),
+            "fresh": False,
             "kstall": worker.version(),
         }
     )

@@ -246,7 +246,9 @@ def _mutation(series: Series) -> falsity.Mutation | None:
         return None
     outcomes = [
         falsity.MutantOutcome(
-            **{"event": event, "field": field or RECORDS, "operator": operator},
+            event=event,
+            field=field or RECORDS,
+            operator=operator,
             outcome="not-applicable" if argument.changes_nothing else "escaped",
             noticed=f"{argument.noticed_from_ms} ms later, caught by a check",
         )
@@ -255,11 +257,17 @@ def _mutation(series: Series) -> falsity.Mutation | None:
     ]
     event = series.spec.tracepoint[0].event
     caught = falsity.MutantOutcome(
-        **{"event": event, "field": "f", "operator": "zero", "check": "c"},
+        event=event,
+        field="f",
+        operator="zero",
+        check="c",
         outcome="caught",
     )
     mutation = falsity.Mutation(
-        **{"digest": "", "seconds": 0, "witnesses": [], "silent": []},
+        digest="",
+        seconds=0,
+        witnesses=[],
+        silent=[],
         mutants=[caught, *outcomes],
     )
     return mutate.argued(series, mutation)

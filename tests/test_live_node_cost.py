@@ -98,8 +98,12 @@ def test_the_cost_of_recording(
 
 #: Whose operations are counted, and the class that is recorded meanwhile.
 CLASSES = {
-    **{"drm-sched": "drm", "rdma-cq": "rdma", "pci-aer": "aer"},
-    **{"iommu-iotlb": "iotlb", "io_uring-sq": "io_uring", "mm-migrate": "mmu"},
+    "drm-sched": "drm",
+    "rdma-cq": "rdma",
+    "pci-aer": "aer",
+    "iommu-iotlb": "iotlb",
+    "io_uring-sq": "io_uring",
+    "mm-migrate": "mmu",
     "sched-throttle": "throttle",
 }
 

@@ -223,7 +223,9 @@ def test_a_fleet(
         _, rows, _ = store.query(other, "SELECT node FROM session")
         assert rows == [("node0",)]
     assert {rank: one.status for rank, one in found.ran.items()} == {
-        **{0: "completed", 1: "lost", 2: "completed"}
+        0: "completed",
+        1: "lost",
+        2: "completed",
     }
     judged(made, found.hub)
     # Of a part of the job is said what can be, and what not.

@@ -130,8 +130,12 @@ OLD = USED | {("throttle", ""): ["throttle/clock", "throttle/queues"]}
 LIAR = "throttle/clock"
 LOST = {
     # What the fallback cannot know is NULL, not 0.
-    **{"throttle/queues": "tid", "throttle/clock": "tid", "iotlb/intel": "device"},
-    **{"mmu/start": "join_key", "ras:aer_event": "tid", "io_uring/wait": "value1"},
+    "throttle/queues": "tid",
+    "throttle/clock": "tid",
+    "iotlb/intel": "device",
+    "mmu/start": "join_key",
+    "ras:aer_event": "tid",
+    "io_uring/wait": "value1",
 }
 
 

@@ -443,8 +443,13 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
     overhead.mitigated.paths[-1] = hot
     assert results.mitigated(overhead).endswith("longer paths than without: nap() +4.")
     site = costs.Site(
-        **{"event": "e", "binary": "b", "function": "f", "offset": 0, "nop": 0},
-        **{"out_of_line": True, "cold_bytes": 0},
+        event="e",
+        binary="b",
+        function="f",
+        offset=0,
+        nop=0,
+        out_of_line=True,
+        cold_bytes=0,
     )
     overhead.mitigated = costs.Footprint(
         sites=[site, site.model_copy(update={"nop": 2})]
@@ -497,11 +502,16 @@ def test_wrong_values_that_the_run_cannot_show_are_listed(desk: Desk) -> None:
         ("cat", "empty", "caught", ""),
     ]
     run_report.series[0].mutation = falsity.Mutation(
-        **{"digest": "", "seconds": 0, "witnesses": [], "silent": []},
+        digest="",
+        seconds=0,
+        witnesses=[],
+        silent=[],
         mutants=[
             falsity.MutantOutcome(
                 event="demo:demo_nap",
-                **{"field": field, "operator": operator, "outcome": outcome},
+                field=field,
+                operator=operator,
+                outcome=outcome,
                 because=because,
             )
             for field, operator, outcome, because in outcomes

@@ -226,7 +226,10 @@ def test_the_recipe_that_lies_is_refused(node: Node) -> None:
             event = _record(
                 "g:unthrottle_clock",
                 2 * 10**9 + n,
-                **{"clock": clock, "start": 10**9, "cgroup": group, "on": 0},
+                clock=clock,
+                start=10**9,
+                cgroup=group,
+                on=0,
             )
             tally.take(event, watched)
         node.group("t", 30 * 80_000)

@@ -108,8 +108,11 @@ def _messages(*seen: tuple[int, int]) -> bytes:
                 made,
                 0,
                 {
-                    **{"port_name": "0000:00:01.0", "domain": 0, "root_status": status},
-                    **{"err_src": 0x0800, "dropped": full},
+                    "port_name": "0000:00:01.0",
+                    "domain": 0,
+                    "root_status": status,
+                    "err_src": 0x0800,
+                    "dropped": full,
                 },
             ),
         )
@@ -120,8 +123,11 @@ def _messages(*seen: tuple[int, int]) -> bytes:
 
 SEEN = ((0x01, 0), (0x05, 0), (0x64, 0), (0x02, 0), (0x01, 1))
 CAUSES = {
-    **{"correctable": 2, "nonfatal": 1, "fatal": 1},
-    **{"more of them": 1, "not looked into": 1},
+    "correctable": 2,
+    "nonfatal": 1,
+    "fatal": 1,
+    "more of them": 1,
+    "not looked into": 1,
 }
 
 
@@ -174,8 +180,12 @@ def test_an_oracle_of_one_device_is_not_about_another(tmp_path: Path) -> None:
     for device, theirs in (("0000:01:00.0", 2), ("0000:02:00.0", 2)):
         node.fact(
             "oracle",
-            **{"provider": "ras:aer_event", "scope": f"device:{device}"},
-            **{"metric": "count", "ours": 0, "theirs": theirs, "verdict": "agrees"},
+            provider="ras:aer_event",
+            scope=f"device:{device}",
+            metric="count",
+            ours=0,
+            theirs=theirs,
+            verdict="agrees",
         )
     seal.seal([node.write(tmp_path / "rec")], tmp_path / "s")
     _, rows, _ = store.query(

@@ -38,8 +38,14 @@ def recorded(top: Path) -> explain.Report:
     rec = top / "rec"
     rec.mkdir()
     session = {
-        **{"format": 1, "node": "here", "boot_id": "b", "kernel": "k"},
-        **{"instance": "none", "began": 0, "ended": 1 << 62, "providers": []},
+        "format": 1,
+        "node": "here",
+        "boot_id": "b",
+        "kernel": "k",
+        "instance": "none",
+        "began": 0,
+        "ended": 1 << 62,
+        "providers": [],
     }
     (rec / "session.json").write_text(json.dumps(session))
     facts = "".join(one.read_text() for one in sorted(top.glob("marks-*.jsonl")))

@@ -996,7 +996,9 @@ def test_a_tenth_dropped_in_silence_is_seen_by_the_oracle(tmp_path: Path) -> Non
     nodes = culprit().nodes()
     nodes[1].fact(
         "oracle",
-        **{"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": "sum_ns"},
+        provider="throttle/fprobe",
+        scope="cgroup:77",
+        metric="sum_ns",
         theirs=20 * 80 * MS,
     )
     good = report(tmp_path / "good", nodes)
@@ -1278,8 +1280,11 @@ def at_night(tmp_path: Path) -> tuple[Path, list[str]]:
     for node in job.nodes():
         node.facts.append(
             {
-                **{"kind": "clock", "t_mono": node.began, "t_real": real},
-                **{"bound": 1000, "method": "adjtimex"},
+                "kind": "clock",
+                "t_mono": node.began,
+                "t_real": real,
+                "bound": 1000,
+                "method": "adjtimex",
             }
         )
         node.write(tmp_path / "rec" / node.name)

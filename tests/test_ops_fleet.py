@@ -81,9 +81,17 @@ def test_some(tmp_path: Path, short: dict[str, str]) -> None:
     write(tmp_path, culprit())
     short |= {"stopped": "silence", "slow": "whole"}
     hows = {
-        **{"node1": "ok", "dead": "dead", "stopped": "stopped", "old": "old"},
-        **{"node0": "killed", "motd": "garbage", "evil": "escape", "none": "error"},
-        **{"slow": "slow", "deep": "deep", "node2": "ok"},
+        "node1": "ok",
+        "dead": "dead",
+        "stopped": "stopped",
+        "old": "old",
+        "node0": "killed",
+        "motd": "garbage",
+        "evil": "escape",
+        "none": "error",
+        "slow": "slow",
+        "deep": "deep",
+        "node2": "ok",
     }
     with (tmp_path / "rec/node2/facts.jsonl").open("a") as file:
         file.write('{"kind": "proc", "pid": "forty"}\n')

@@ -301,8 +301,12 @@ def test_an_end_that_may_not_have_been_seen(
     elif spoil == "oracle":
         node.fact(
             "oracle",
-            **{"provider": "throttle/fprobe", "scope": "all", "metric": "count"},
-            **{"ours": 1, "theirs": 9, "verdict": "disagrees"},
+            provider="throttle/fprobe",
+            scope="all",
+            metric="count",
+            ours=1,
+            theirs=9,
+            verdict="disagrees",
         )
     elif spoil:
         t1 = BEGAN + SECOND // 2 if spoil == "before" else BEGAN + 3 * SECOND

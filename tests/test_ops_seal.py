@@ -247,8 +247,12 @@ def test_oracles_are_compared_with_what_was_sealed(
         node.throttle(begin, begin + 10 * MS, 40, 78 if at == 9 else 77)
     node.fact(
         "oracle",
-        **{"provider": "throttle/fprobe", "scope": scope, "metric": metric},
-        **{"ours": 5, "theirs": theirs, "verdict": "agrees"},
+        provider="throttle/fprobe",
+        scope=scope,
+        metric=metric,
+        ours=5,
+        theirs=theirs,
+        verdict="agrees",
     )
     seal.seal([node.write(tmp_path / "rec")], tmp_path / "s.duckdb")
     _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT verdict FROM oracle")

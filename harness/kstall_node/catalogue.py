@@ -80,11 +80,16 @@ _TASK = (
 )
 _QUEUE = "cfs_rq=cfs_rq cgroup=cfs_rq->tg->css.cgroup->kn->id on=cfs_rq->rq->cpu"
 _IB_EVENT = {
-    **{"0": "completion queue error", "1": "queue pair fatal"},
-    **{"2": "queue pair request error", "3": "queue pair access error"},
-    **{"4": "communication established", "5": "send queue drained"},
-    **{"6": "path migrated", "7": "path migration error"},
-    **{"8": "device fatal", "16": "last receive entry reached"},
+    "0": "completion queue error",
+    "1": "queue pair fatal",
+    "2": "queue pair request error",
+    "3": "queue pair access error",
+    "4": "communication established",
+    "5": "send queue drained",
+    "6": "path migrated",
+    "7": "path migration error",
+    "8": "device fatal",
+    "16": "last receive entry reached",
 }
 #: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
 _SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
@@ -101,9 +106,15 @@ _LAZY = (
 _MMU_EVENT = {
     "field": "event",
     "values": {
-        **{"0": "unmap", "1": "clear", "2": "protect vma"},
-        **{"3": "protect page", "4": "soft dirty", "5": "release"},
-        **{"6": "migrate", "7": "exclusive", "8": "migration entry"},
+        "0": "unmap",
+        "1": "clear",
+        "2": "protect vma",
+        "3": "protect page",
+        "4": "soft dirty",
+        "5": "release",
+        "6": "migrate",
+        "7": "exclusive",
+        "8": "migration entry",
     },
 }
 
@@ -116,9 +127,14 @@ def _message(
     ``half`` of the Error Source Identification says who sent it; None if either may.
     """
     return {
-        **{"end": "pci:pcie_aer_msg", "tid": None, "device": "port_name"},
-        **{"cause": cause, "when": [list(condition) for condition in when]},
-        **{"value1": "root_status", "value2": "err_src", "suffix": cause},
+        "end": "pci:pcie_aer_msg",
+        "tid": None,
+        "device": "port_name",
+        "cause": cause,
+        "when": [list(condition) for condition in when],
+        "value1": "root_status",
+        "value2": "err_src",
+        "suffix": cause,
         "sender": None if half is None else ["domain", "err_src", 16 * half],
     }
 
@@ -129,8 +145,11 @@ SOURCES = (
         "throttle",
         (
             {
-                **{"end": "sched:sched_stat_throttled", "dur": "delay"},
-                **{"tid": "pid", "comm": "comm", "cause": "quota"},
+                "end": "sched:sched_stat_throttled",
+                "dur": "delay",
+                "tid": "pid",
+                "comm": "comm",
+                "cause": "quota",
             },
         ),
         "cpu.stat.threads",
@@ -140,9 +159,14 @@ SOURCES = (
         "throttle",
         (
             {
-                **{"begin": "{g}:throttle_task", "end": "{g}:unthrottle_task"},
-                **{"key": ["task"], "tid": "task", "comm": "comm", "cpu": "on"},
-                **{"cgroup_id": "cgroup", "cause": "quota"},
+                "begin": "{g}:throttle_task",
+                "end": "{g}:unthrottle_task",
+                "key": ["task"],
+                "tid": "task",
+                "comm": "comm",
+                "cpu": "on",
+                "cgroup_id": "cgroup",
+                "cause": "quota",
             },
         ),
         "cpu.stat.threads",
@@ -156,9 +180,13 @@ SOURCES = (
         "throttle",
         (
             {
-                **{"begin": "{g}:throttled", "end": "{g}:unthrottled"},
-                **{"key": ["tg", "on"], "many": True, "cpu": "on"},
-                **{"cgroup_id": "cgroup", "cause": "quota"},
+                "begin": "{g}:throttled",
+                "end": "{g}:unthrottled",
+                "key": ["tg", "on"],
+                "many": True,
+                "cpu": "on",
+                "cgroup_id": "cgroup",
+                "cause": "quota",
             },
         ),
         "cpu.stat.threads",
@@ -185,12 +213,12 @@ SOURCES = (
         "throttle",
         (
             {
-                **{
-                    "end": "{g}:unthrottle_clock",
-                    "dur": ["clock", "start"],
-                    "tid": None,
-                },
-                **{"cpu": "on", "cgroup_id": "cgroup", "cause": "quota"},
+                "end": "{g}:unthrottle_clock",
+                "dur": ["clock", "start"],
+                "tid": None,
+                "cpu": "on",
+                "cgroup_id": "cgroup",
+                "cause": "quota",
             },
         ),
         "cpu.stat.queues",
@@ -210,9 +238,13 @@ SOURCES = (
         "throttle",
         (
             {
-                **{"begin": "{g}:throttle", "end": "{g}:unthrottle", "tid": None},
-                **{"key": ["cfs_rq"], "cpu": "on", "cgroup_id": "cgroup"},
-                **{"cause": "quota"},
+                "begin": "{g}:throttle",
+                "end": "{g}:unthrottle",
+                "tid": None,
+                "key": ["cfs_rq"],
+                "cpu": "on",
+                "cgroup_id": "cgroup",
+                "cause": "quota",
             },
         ),
         "cpu.stat.queues",
@@ -240,9 +272,13 @@ SOURCES = (
         "drm",
         (
             {
-                **{"end": "gpu_scheduler:drm_sched_job_wait", "dur": "wait_ns"},
-                **{"tid": None, "value1": "dep_ns", "value2": "deps"},
-                **{"device": "dev", "join_key": "fence_seqno"},
+                "end": "gpu_scheduler:drm_sched_job_wait",
+                "dur": "wait_ns",
+                "tid": None,
+                "value1": "dep_ns",
+                "value2": "deps",
+                "device": "dev",
+                "join_key": "fence_seqno",
                 "cause": "before dispatch",
             },
         ),
@@ -255,11 +291,14 @@ SOURCES = (
         "drm",
         (
             {
-                **{"begin": "gpu_scheduler:drm_sched_job_queue"},
-                **{"end": "gpu_scheduler:drm_sched_job_run"},
-                **{"key": ["fence_context", "fence_seqno"], "device": "dev"},
-                **{"join_key": "fence_seqno", "value1": "job_count"},
-                **{"value2": "hw_job_count", "cause": "before dispatch"},
+                "begin": "gpu_scheduler:drm_sched_job_queue",
+                "end": "gpu_scheduler:drm_sched_job_run",
+                "key": ["fence_context", "fence_seqno"],
+                "device": "dev",
+                "join_key": "fence_seqno",
+                "value1": "job_count",
+                "value2": "hw_job_count",
+                "cause": "before dispatch",
             },
         ),
         "pairs",
@@ -270,10 +309,13 @@ SOURCES = (
         "drm",
         (
             {
-                **{"begin": "gpu_scheduler:drm_sched_job"},
-                **{"end": "gpu_scheduler:drm_run_job", "key": ["id", "fence"]},
-                **{"join_key": "id", "value1": "job_count"},
-                **{"value2": "hw_job_count", "cause": "before dispatch"},
+                "begin": "gpu_scheduler:drm_sched_job",
+                "end": "gpu_scheduler:drm_run_job",
+                "key": ["id", "fence"],
+                "join_key": "id",
+                "value1": "job_count",
+                "value2": "hw_job_count",
+                "cause": "before dispatch",
             },
         ),
         "pairs",
@@ -285,8 +327,12 @@ SOURCES = (
         (
             *tuple(
                 {
-                    **{"end": f"rdma_core:{event}", "tid": "pid", "device": "device"},
-                    **{"join_key": key, "comm": "owner", "value1": value},
+                    "end": f"rdma_core:{event}",
+                    "tid": "pid",
+                    "device": "device",
+                    "join_key": key,
+                    "comm": "owner",
+                    "value1": value,
                     "cause": {"field": "event", "values": _IB_EVENT},
                 }
                 for event, key, value in (
@@ -295,8 +341,12 @@ SOURCES = (
                 )
             ),
             {
-                **{"end": "rdma_core:cq_wc_error", "tid": None, "device": "device"},
-                **{"join_key": "cq_id", "value1": "status", "comm": "owner"},
+                "end": "rdma_core:cq_wc_error",
+                "tid": None,
+                "device": "device",
+                "join_key": "cq_id",
+                "value1": "status",
+                "comm": "owner",
                 "cause": "completion with an error",
             },
         ),
@@ -319,7 +369,9 @@ SOURCES = (
         "rdma",
         tuple(
             {
-                **{"end": f"{{g}}:{name}", "tid": None, "device": "device"},
+                "end": f"{{g}}:{name}",
+                "tid": None,
+                "device": "device",
                 "cause": {"field": "event", "values": _IB_EVENT},
             }
             for name in ("cq_event", "qp_event")
@@ -374,8 +426,11 @@ SOURCES = (
         "aer",
         (
             {
-                **{"end": "ras:aer_event", "tid": None, "device": "dev_name"},
-                **{"join_key": "dev_name", "value1": "status"},
+                "end": "ras:aer_event",
+                "tid": None,
+                "device": "dev_name",
+                "join_key": "dev_name",
+                "value1": "status",
                 "cause": {"field": "severity", "values": _SEVERITY},
             },
         ),
@@ -387,13 +442,21 @@ SOURCES = (
         "iotlb",
         (
             {
-                **{"end": "iommu:iotlb_sync", "dur": "sync_ns|duration_ns"},
-                **{"value1": "size", "value2": "unmap_ns|tables"},
-                **{"device": "device|", "join_key": "domain", "cause": _LAZY},
+                "end": "iommu:iotlb_sync",
+                "dur": "sync_ns|duration_ns",
+                "value1": "size",
+                "value2": "unmap_ns|tables",
+                "device": "device|",
+                "join_key": "domain",
+                "cause": _LAZY,
             },
             {
-                **{"end": "iommu:iotlb_fq_flush", "dur": "flush_ns", "tid": None},
-                **{"value1": "freed", "value2": "free_ns", "join_key": "domain"},
+                "end": "iommu:iotlb_fq_flush",
+                "dur": "flush_ns",
+                "tid": None,
+                "value1": "freed",
+                "value2": "free_ns",
+                "join_key": "domain",
                 "cause": {
                     "field": "full",
                     "values": {"0": "queue flushed by its timer", "1": "queue full"},
@@ -414,8 +477,10 @@ SOURCES = (
         "iotlb",
         (
             {
-                **{"begin": "{g}:sync", "end": "{g}:synced"},
-                **{"key": ["common_pid", "common_cpu"], "cause": "invalidation queue"},
+                "begin": "{g}:sync",
+                "end": "{g}:synced",
+                "key": ["common_pid", "common_cpu"],
+                "cause": "invalidation queue",
             },
         ),
         "pairs",
@@ -430,8 +495,10 @@ SOURCES = (
         "iotlb",
         (
             {
-                **{"begin": "{g}:sync", "end": "{g}:synced"},
-                **{"key": ["common_pid", "common_cpu"], "cause": "command queue"},
+                "begin": "{g}:sync",
+                "end": "{g}:synced",
+                "key": ["common_pid", "common_cpu"],
+                "cause": "command queue",
             },
         ),
         "pairs",
@@ -446,28 +513,37 @@ SOURCES = (
         "io_uring",
         (
             {
-                **{"begin": "io_uring:io_uring_sqring_wait"},
-                **{"end": "io_uring:io_uring_sqring_wait_end"},
-                **{"key": ["ctx", "common_pid"], "join_key": "ctx"},
-                **{"value1": "queued", "value2": "sq_entries"},
+                "begin": "io_uring:io_uring_sqring_wait",
+                "end": "io_uring:io_uring_sqring_wait_end",
+                "key": ["ctx", "common_pid"],
+                "join_key": "ctx",
+                "value1": "queued",
+                "value2": "sq_entries",
                 "cause": "submission queue full",
             },
             {
-                **{"end": "io_uring:io_uring_short_submit", "join_key": "ctx"},
-                **{"value1": "left", "value2": "sq_dropped"},
+                "end": "io_uring:io_uring_short_submit",
+                "join_key": "ctx",
+                "value1": "left",
+                "value2": "sq_dropped",
                 "cause": {
                     "field": "reason",
                     "values": {
-                        **{"1": "no memory for a request", "2": "entries dropped"},
+                        "1": "no memory for a request",
+                        "2": "entries dropped",
                         "3": "entry in error",
                     },
                 },
             },
             {
-                **{"begin": "io_uring:io_uring_queue_async_work"},
-                **{"end": "io_uring:io_uring_start_async_work", "key": ["req"]},
-                **{"tid": None, "join_key": "ctx", "value1": "opcode"},
-                **{"value2": "cancel", "cause": "request waited for a worker"},
+                "begin": "io_uring:io_uring_queue_async_work",
+                "end": "io_uring:io_uring_start_async_work",
+                "key": ["req"],
+                "tid": None,
+                "join_key": "ctx",
+                "value1": "opcode",
+                "value2": "cancel",
+                "cause": "request waited for a worker",
             },
         ),
         "pairs",
@@ -478,8 +554,10 @@ SOURCES = (
         "io_uring",
         (
             {
-                **{"begin": "{g}:sq_wait", "end": "{g}:sq_waited"},
-                **{"key": ["common_pid"], "join_key": "ctx"},
+                "begin": "{g}:sq_wait",
+                "end": "{g}:sq_waited",
+                "key": ["common_pid"],
+                "join_key": "ctx",
                 "cause": "submission queue full",
             },
         ),
@@ -495,10 +573,12 @@ SOURCES = (
         "mmu",
         (
             {
-                **{"begin": "mmu_notifier:mmu_notifier_callback_begin"},
-                **{"end": "mmu_notifier:mmu_notifier_callback_end"},
-                **{"key": ["common_pid", "subscription", "pass"]},
-                **{"value1": "start", "value2": "end", "join_key": "function"},
+                "begin": "mmu_notifier:mmu_notifier_callback_begin",
+                "end": "mmu_notifier:mmu_notifier_callback_end",
+                "key": ["common_pid", "subscription", "pass"],
+                "value1": "start",
+                "value2": "end",
+                "join_key": "function",
                 "cause": _MMU_EVENT,
             },
         ),
@@ -509,14 +589,20 @@ SOURCES = (
         "mmu",
         (
             {
-                **{"end": "mmu_notifier:mmu_notifier_invalidate", "dur": "duration_ns"},
-                **{"value1": "start", "value2": "end", "join_key": "function"},
+                "end": "mmu_notifier:mmu_notifier_invalidate",
+                "dur": "duration_ns",
+                "value1": "start",
+                "value2": "end",
+                "join_key": "function",
                 "cause": _MMU_EVENT,
             },
             {
                 "end": "mmu_notifier:mmu_notifier_invalidate_finish",
-                **{"dur": "duration_ns", "value1": "start", "value2": "end"},
-                **{"join_key": "function", "cause": "second pass"},
+                "dur": "duration_ns",
+                "value1": "start",
+                "value2": "end",
+                "join_key": "function",
+                "cause": "second pass",
             },
         ),
         None,
@@ -527,8 +613,10 @@ SOURCES = (
         "mmu",
         (
             {
-                **{"begin": "{g}:invalidate", "end": "{g}:invalidated"},
-                **{"key": ["common_pid"], "cause": "callbacks"},
+                "begin": "{g}:invalidate",
+                "end": "{g}:invalidated",
+                "key": ["common_pid"],
+                "cause": "callbacks",
             },
         ),
         "pairs",

@@ -183,8 +183,12 @@ class Facts:
         group = self.group(self._path(tid, tgid))
         self.cgroup_of[tid] = group
         fact = {
-            **{"kind": "proc", "pid": tid, "starttime": since, "tgid": tgid},
-            **{"comm": comm, "cgroup_id": group},
+            "kind": "proc",
+            "pid": tid,
+            "starttime": since,
+            "tgid": tgid,
+            "comm": comm,
+            "cgroup_id": group,
             **rank._asdict(),
         }
         if self._reported.get(tid) != fact:
@@ -228,8 +232,10 @@ class Facts:
             shown = shown[4:]
         container = _CONTAINER.search(shown) or _POD.search(shown)
         fact = {
-            **{"kind": "cgroup", "cgroup_id": number, "path": shown or "/"},
-            **{"cpu_max": self.cpu_max(path)},
+            "kind": "cgroup",
+            "cgroup_id": number,
+            "path": shown or "/",
+            "cpu_max": self.cpu_max(path),
             "container": container[1] if container else None,
         }
         if self._groups.get(path) != fact:

@@ -176,8 +176,12 @@ class _Recording:
 
     def _loss(self, cpu: int, until: int | None) -> dict[str, Any]:
         return {
-            **{"kind": "loss", "cpu": cpu, "t0": self._began},
-            **{"t1": until, "n": None, "reason": "ring"},
+            "kind": "loss",
+            "cpu": cpu,
+            "t0": self._began,
+            "t1": until,
+            "n": None,
+            "reason": "ring",
         }
 
     def _remove(self, handle: int) -> None:

@@ -373,20 +373,28 @@ class Recorder:
     def _write_session(self, ended: int | None) -> None:
         settings = self.settings
         config = {
-            **{"classes": list(settings.classes), "min_ns": settings.min_ns},
-            **{"max_rate": settings.max_rate, "ring": settings.ring},
-            **{"max_mb": settings.max_mb if settings.ring else None},
-            **{"buffer_kb": settings.buffer_kb, "marks_alone": settings.marks_alone},
+            "classes": list(settings.classes),
+            "min_ns": settings.min_ns,
+            "max_rate": settings.max_rate,
+            "ring": settings.ring,
+            "max_mb": settings.max_mb if settings.ring else None,
+            "buffer_kb": settings.buffer_kb,
+            "marks_alone": settings.marks_alone,
             "version": VERSION,
         }
         files.replace(
             self.dir / "session.json",
             {
-                **{"format": FORMAT, "node": self.host.node},
-                **{"boot_id": self.host.boot_id, "kernel": self.host.kernel},
-                **{"instance": INSTANCE, "began": self.began, "ended": ended},
+                "format": FORMAT,
+                "node": self.host.node,
+                "boot_id": self.host.boot_id,
+                "kernel": self.host.kernel,
+                "instance": INSTANCE,
+                "began": self.began,
+                "ended": ended,
                 "recorder": {"pid": os.getpid(), "starttime": self.since},
-                **{"page_size": pages.PAGE, "config": config},
+                "page_size": pages.PAGE,
+                "config": config,
                 "providers": [
                     spec for attached in self.attached for spec in attached.specs
                 ],
@@ -798,8 +806,13 @@ class Recorder:
         mono, real, bound = clock_pair()
         self._fact(
             {
-                **{"kind": "clock", "t_mono": mono, "t_real": real, "peer": None},
-                **{"offset": None, "bound": bound, "method": "adjtimex"},
+                "kind": "clock",
+                "t_mono": mono,
+                "t_real": real,
+                "peer": None,
+                "offset": None,
+                "bound": bound,
+                "method": "adjtimex",
             }
         )
 

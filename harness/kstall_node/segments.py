@@ -106,10 +106,15 @@ class Segments:
             self._path.unlink()
             return
         about: dict[str, Any] = {
-            **{"cpu": self._cpu, "seq": self._seq, "first_page": self._first},
-            **{"pages": self._pages, "blake2b": self._hash.hexdigest()},
-            **{"overrun": stats.get("overrun"), "dropped": stats.get("dropped")},
-            **{"t0": self._span[0], "t1": self._span[1]},
+            "cpu": self._cpu,
+            "seq": self._seq,
+            "first_page": self._first,
+            "pages": self._pages,
+            "blake2b": self._hash.hexdigest(),
+            "overrun": stats.get("overrun"),
+            "dropped": stats.get("dropped"),
+            "t0": self._span[0],
+            "t1": self._span[1],
         }
         files.replace(self._path.with_suffix(".json"), about)
         self.sealed.append((self._path, self._pages, time.monotonic_ns()))

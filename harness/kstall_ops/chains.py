@@ -449,13 +449,13 @@ def _window(arrival: Arrival, at: int, before: int | None = None) -> dict[str, A
         assert arrival.since is not None
         begin, end = arrival.since - before, arrival.enter
     return {
-        **{
-            "rank": arrival.rank,
-            "sid": arrival.sid,
-            "tid": arrival.tid,
-            "tgid": arrival.tgid,
-        },
-        **{"step": at, "w0": begin, "w1": end},
+        "rank": arrival.rank,
+        "sid": arrival.sid,
+        "tid": arrival.tid,
+        "tgid": arrival.tgid,
+        "step": at,
+        "w0": begin,
+        "w1": end,
     }
 
 

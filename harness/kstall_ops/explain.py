@@ -367,7 +367,8 @@ def _incidents(
         if not rule.counts_once(cause):
             continue
         names = {
-            **{"n": str(n), "cause": shown(cause) or "cause unknown"},
+            "n": str(n),
+            "cause": shown(cause) or "cause unknown",
             "device": "a device" if device is None else shown(device),
         }
         incidents.append(
@@ -631,10 +632,14 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
     for verdict in report(path).verdicts:
         for late in verdict.stragglers:
             who: dict[str, Any] = {
-                **{"job": verdict.job.of, "process_group": verdict.job.group},
+                "job": verdict.job.of,
+                "process_group": verdict.job.group,
                 "start": verdict.job.start or None,
-                **{"rank": late.rank, "node": late.node, "sid": late.sid},
-                **{"tid": late.tid, "late": len(late.steps)},
+                "rank": late.rank,
+                "node": late.node,
+                "sid": late.sid,
+                "tid": late.tid,
+                "late": len(late.steps),
             }
             for finding in late.findings or (None,):
                 row = dict(who)

@@ -296,8 +296,13 @@ def _ping(agent: _Agent) -> dict[str, Any]:
     assert best is not None
     trip, offset, there = best
     return {
-        **{"kind": "clock", "method": "ping", "peer": _collector()},
-        **{"t_mono": there, "t_real": None, "offset": offset, "bound": trip // 2 + 1},
+        "kind": "clock",
+        "method": "ping",
+        "peer": _collector(),
+        "t_mono": there,
+        "t_real": None,
+        "offset": offset,
+        "bound": trip // 2 + 1,
     }
 
 

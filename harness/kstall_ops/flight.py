@@ -231,9 +231,13 @@ class _Pickle:
     def _steps(self) -> dict[int, _Step]:
         """What to do for each instruction, by its code."""
         named = {
-            **{"PROTO": lambda at: at + 1, "FRAME": lambda at: at + 8},
-            **{"BINGET": self._get, "LONG_BINGET": self._long_get},
-            **{"LONG1": self._long, "MARK": self._mark, "MEMOIZE": self._memoize},
+            "PROTO": lambda at: at + 1,
+            "FRAME": lambda at: at + 8,
+            "BINGET": self._get,
+            "LONG_BINGET": self._long_get,
+            "LONG1": self._long,
+            "MARK": self._mark,
+            "MEMOIZE": self._memoize,
             **{name: self._number(form) for name, form in _NUMBERS.items()},
             **{name: self._text(form) for name, form in _TEXTS.items()},
             **{name: self._put(form) for name, form in _PUTS.items()},
@@ -378,18 +382,27 @@ _STOP = _CODES["STOP"]
 _BYTE, _UINT, _ULONG = struct.Struct("<B"), struct.Struct("<I"), struct.Struct("<Q")
 #: Instructions by name, with the form of the number after them, and what they do.
 _NUMBERS = {
-    **{"BININT1": _BYTE, "BININT2": struct.Struct("<H"), "BININT": struct.Struct("<i")},
+    "BININT1": _BYTE,
+    "BININT2": struct.Struct("<H"),
+    "BININT": struct.Struct("<i"),
     "BINFLOAT": struct.Struct(">d"),
 }
 _TEXTS = {"SHORT_BINUNICODE": _BYTE, "BINUNICODE": _UINT, "BINUNICODE8": _ULONG}
 _PUTS = {"BINPUT": _BYTE, "LONG_BINPUT": _UINT}
 _NEW: dict[str, Callable[[], object]] = {
-    **{"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False},
-    **{"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple},
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_TUPLE": tuple,
 }
 _OF_LAST: dict[str, tuple[int, _Do]] = {
-    **{"TUPLE1": (1, _tuple), "TUPLE2": (2, _tuple), "TUPLE3": (3, _tuple)},
-    **{"APPEND": (1, _extend), "SETITEM": (2, _set)},
+    "TUPLE1": (1, _tuple),
+    "TUPLE2": (2, _tuple),
+    "TUPLE3": (3, _tuple),
+    "APPEND": (1, _extend),
+    "SETITEM": (2, _set),
 }
 _OF_MARKED: dict[str, _Do] = {"TUPLE": _tuple, "APPENDS": _extend, "SETITEMS": _set}
 

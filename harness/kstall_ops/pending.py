@@ -201,9 +201,11 @@ def _filled(
     path, number = group
     known = f"cgroup {number}" if number is not None else "a group that is not known"
     names = {
-        **{"ms": f"{lasted / 1e6:.1f}", "cause": shown(cause) or "cause unknown"},
+        "ms": f"{lasted / 1e6:.1f}",
+        "cause": shown(cause) or "cause unknown",
         "device": "a device" if device is None else shown(device),
-        **{"cgroup": shown(path) if path else known, "n": "1"},
+        "cgroup": shown(path) if path else known,
+        "n": "1",
     }
     return filled(say, names)
 

@@ -107,8 +107,12 @@ def runs(opened: duckdb.DuckDBPyConnection, window: Window = ALL) -> Runs:
         for number, start in enumerate(starts):
             result.rows.extend(
                 {
-                    **{"job": thread.job, "rank": thread.rank, "sid": thread.sid},
-                    **{"tid": thread.tid, "run": number, **asked[thread.sid]},
+                    "job": thread.job,
+                    "rank": thread.rank,
+                    "sid": thread.sid,
+                    "tid": thread.tid,
+                    "run": number,
+                    **asked[thread.sid],
                 }
                 for thread in start
             )

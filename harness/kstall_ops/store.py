@@ -109,7 +109,9 @@ class Writer:
 
 
 _ORDER = {
-    **{"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"},
+    "stall": "sid, class, tid, t0",
+    "mark": "sid, tid, t",
+    "clock": "sid, t_mono",
     "collective": "sid, tgid, process_group, seq",
 }
 #: The table whose rows stay when a recording is replaced: they come from dumps.

@@ -25,18 +25,29 @@ _TYPEDEFS = "".join(f"typedef int {name};" for name in _WIDTHS)
 _BUILT_IN = {"char": 8, "short": 16, "int": 32, "long": 64}
 _INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uUlL]*")
 _BINARY: dict[str, Callable[[int, int], int]] = {
-    **{"+": operator.add, "-": operator.sub, "*": operator.mul},
-    **{"<<": operator.lshift, ">>": operator.rshift},
-    **{"&": operator.and_, "|": operator.or_, "^": operator.xor},
-    **{"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
-    **{"==": operator.eq, "!=": operator.ne},
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
     "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
     "&&": lambda a, b: bool(a) and bool(b),
     "||": lambda a, b: bool(a) or bool(b),
 }
 _UNARY: dict[str, Callable[[int], int]] = {
-    **{"-": operator.neg, "+": operator.pos, "~": operator.invert},
+    "-": operator.neg,
+    "+": operator.pos,
+    "~": operator.invert,
     "!": operator.not_,
 }
 

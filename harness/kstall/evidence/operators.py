@@ -30,8 +30,12 @@ NEAREST: tuple[Reading, ...] = ("raw", "read", "text")
 _TYPES = {
     **{f"u{bits}": (bits // 8, False) for bits in (8, 16, 32, 64)},
     **{f"s{bits}": (bits // 8, True) for bits in (8, 16, 32, 64)},
-    **{"int": (4, True), "unsigned int": (4, False), "pid_t": (4, True)},
-    **{"long": (8, True), "unsigned long": (8, False), "bool": (1, False)},
+    "int": (4, True),
+    "unsigned int": (4, False),
+    "pid_t": (4, True),
+    "long": (8, True),
+    "unsigned long": (8, False),
+    "bool": (1, False),
 }
 
 Values = dict[str, Member]
