@@ -26,6 +26,7 @@ from kstall_node import agent, catalogue, cli, record, sources
 from kstall_node.errors import NodeError
 from kstall_node.facts import NOBODY, Facts, Rank, rank_of
 from kstall_node.host import Host
+from kstall_node.journal import Journal
 from kstall_node.oracles import Oracle, Tally, Union, Verdict, judge
 from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Instance, Tracefs
@@ -130,8 +131,8 @@ def test_recording_goes_on_without_what_was_refused(
             said = Verdict("cgroup:1", "ns", 12 * MS, 18 * MS, "disagrees")
             self._replace(one, [said])
             self._period()
-            self._kinds["sched:sched_stat_throttled"] = 10**6
-            self._cut_busiest(10**6)
+            self.limiter.count({"sched:sched_stat_throttled": 10**6})
+            self.limiter.look(time.monotonic(), 10**9, self._active)
 
     settings = record.Settings(tmp_path / "o", ["throttle"])
     assert Refusing(Host(str(node.root)), settings).run() == 0
@@ -326,7 +327,7 @@ def test_a_right_source_is_not_replaced_for_an_early_stall(
         def _stalled(self, first: int, usec: int) -> None:
             stalls = [(when + n * MS, 4000, MS // 2) for n in range(first, first + 100)]
             node.throttled(0, *stalls)
-            os.lseek(self._raw[0], 0, os.SEEK_SET)
+            os.lseek(self.buffers.handles[0], 0, os.SEEK_SET)
             self._drain(0)
             node.group("t", usec)
 
@@ -459,11 +460,11 @@ def test_a_recording_that_goes_on_is_compared(node: Node, tmp_path: Path) -> Non
 
         def _loop(self) -> None:
             self._drain(0)
-            self._segments[0].seal({})
+            self.buffers.seal(0)
             node.group("t", 50_000)
             self._period()
             self._period()
-            shutil.copytree(self.dir, tmp_path / "copy")
+            shutil.copytree(self.journal.dir, tmp_path / "copy")
 
     settings = record.Settings(tmp_path / "o", ["throttle"])
     assert Fetched(Host(str(node.root)), settings).run() == 0
@@ -491,14 +492,14 @@ def test_a_node_with_many_processors_is_not_busy(tmp_path: Path, *, full: bool) 
         """A second later there is a new thread."""
 
         def _loop(self) -> None:
-            for cpu in self._raw:
+            for cpu in self.buffers.handles:
                 self._drain(cpu)
             self._tally()
             node.group("t", 50_000)
             self._busy = 0
             node.process(5000)
             node.throttled(0, (when + 500 * MS, 5000, 1))
-            os.lseek(self._raw[0], 0, os.SEEK_SET)
+            os.lseek(self.buffers.handles[0], 0, os.SEEK_SET)
             self._drain(0)
             self._tally()
 
@@ -522,10 +523,12 @@ def test_a_little_is_not_noted_before_the_end(node: Node, tmp_path: Path) -> Non
 
         def _loop(self) -> None:
             self._drain(0)
-            self._segments[0].seal({})
+            self.buffers.seal(0)
             node.group("t", 10_000)
             self._period()
-            assert facts(self.dir, "complete") and not facts(self.dir, "oracle")
+            assert facts(self.journal.dir, "complete") and not facts(
+                self.journal.dir, "oracle"
+            )
 
     settings = record.Settings(tmp_path / "o", ["throttle"])
     assert Looked(Host(str(node.root)), settings).run() == 0
@@ -540,7 +543,7 @@ class Busy(record.Recorder):
 
     def _look_at_rate(self, now: float) -> None:
         Busy.seen += 1
-        self._stats[0] = {"read": Busy.seen * 1_000_000}
+        self.buffers.stats[0] = {"read": Busy.seen * 1_000_000}
         super()._look_at_rate(now)
 
 
@@ -633,14 +636,14 @@ def test_a_large_buffer_is_read_as_a_whole(
             return read[-1]
 
         def _loop(self) -> None:
-            raw = self._raw[0]
+            raw = self.buffers.handles[0]
             if endless:
-                self._raw[0] = os.open("/dev/zero", os.O_RDONLY)
+                self.buffers.handles[0] = os.open("/dev/zero", os.O_RDONLY)
             (node.instance / "per_cpu/cpu0/stats").unlink()
             self._round()
             if endless:
-                os.close(self._raw[0])
-                self._raw[0] = raw
+                os.close(self.buffers.handles[0])
+                self.buffers.handles[0] = raw
             assert count <= sum(read) <= 4 * count
             read.clear()
 
@@ -695,7 +698,7 @@ def test_a_ring_keeps_the_newest(node: Node, tmp_path: Path) -> None:
         def _write_pages(self, cpu: int, data: bytes) -> None:
             for at in range(0, len(data), 4096):
                 super()._write_pages(cpu, data[at : at + 4096])
-                self._segments[cpu].seal(self.instance.stats(cpu))
+                self.buffers.seal(cpu)
 
     settings = record.Settings(
         tmp_path / "o", ["throttle"], seconds=2.5, ring=True, max_mb=1
@@ -773,7 +776,7 @@ def test_a_ring_loses_what_is_oldest(tmp_path: Path) -> None:
         def _loop(self) -> None:
             for cpu in (0, 1):
                 self._drain(cpu)
-                self._segments[cpu].seal({})
+                self.buffers.seal(cpu)
             self._keep_within()
 
     settings = record.Settings(tmp_path / "o", ["throttle"], ring=True, max_mb=1)
@@ -952,29 +955,30 @@ def test_a_fact_that_does_not_fit_leaves_nothing(
     """What is noted once there is room again would follow it on the same line."""
     write = os.write
 
+    room: list[int] = []
+    make_room = Journal.make_room
+
     class Full(record.Recorder):
         """Its disk has room for a part of a line, until it makes room."""
 
-        room: int | None = None
-
         def _loop(self) -> None:
-            self.room = 20
-            self._clock()
+            room.append(20)
+            self.journal.note_clock()
 
-        def _make_room(self) -> None:
-            super()._make_room()
-            self.room = None
-
-    recorder = Full(Host(str(node.root)), record.Settings(tmp_path / "o", ["throttle"]))
+    def made(self: Journal) -> None:
+        make_room(self)
+        room.clear()
 
     def narrow(handle: int, data: memoryview) -> int:
-        if handle == recorder._facts_file and recorder.room is not None:
-            if not recorder.room:
+        if room and handle == recorder.journal._facts:
+            if not room[0]:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            data = data[: recorder.room]
-            recorder.room -= len(data)
+            data = data[: room[0]]
+            room[0] -= len(data)
         return write(handle, data)
 
+    recorder = Full(Host(str(node.root)), record.Settings(tmp_path / "o", ["throttle"]))
+    monkeypatch.setattr(Journal, "make_room", made)
     monkeypatch.setattr(os, "write", narrow)
     assert recorder.run() == 1
     rec = only(tmp_path / "o")

@@ -35,7 +35,7 @@ class Small(record.Recorder):
     def _write_pages(self, cpu: int, data: bytes) -> None:
         for at in range(0, len(data), PAGE):
             super()._write_pages(cpu, data[at : at + PAGE])
-            self._segments[cpu].seal(self.instance.stats(cpu))
+            self.buffers.seal(cpu)
 
 
 def recorded(
@@ -254,11 +254,11 @@ def test_a_recording_that_goes_on_stays(node: Node, tmp_path: Path) -> None:
 
         def _loop(self) -> None:
             super()._loop()
-            before = tree(self.dir)
-            _config(self.dir, ended=1)
+            before = tree(self.journal.dir)
+            _config(self.journal.dir, ended=1)
             assert older(node, out).count == 2
             older(node, out).shrink(0)
-            assert tree(self.dir).keys() == before.keys()
+            assert tree(self.journal.dir).keys() == before.keys()
 
     settings = record.Settings(out, ["throttle"], ring=True, seconds=0.2)
     assert Watched(Host(str(node.root)), settings).run() == 0

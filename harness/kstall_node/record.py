@@ -4,28 +4,29 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
 import re
 import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from . import FORMAT, VERSION, files, pages, sources
+from . import FORMAT, VERSION, pages, sources, tracefs
+from .buffers import CHUNK, Buffers
 from .catalogue import Source, of
 from .errors import Full, NodeError, shown
 from .facts import Facts
-from .host import Host, clock_pair
+from .host import Host
+from .journal import Journal
+from .limiter import Limiter
 from .older import Older
 from .oracles import ENOUGH_NS, Oracle, Tally, Verdict
-from .segments import LIMIT, Segments
-from .tracefs import INSTANCE, Counter, Instance, Refused, Tracefs
+from .tracefs import INSTANCE, MARK, Instance, Refused, Tracefs
 
 #: Seconds between readings of clocks, processes and oracles.
 PERIOD = 10.0
@@ -34,17 +35,11 @@ PERIOD = 10.0
 _READ = 2.0
 _TICK = 0.5
 _SETTLE = 0.2
-_MARK = "ftrace:print"
 #: Bytes between two rounds that are tallied for oracles, as in 40 full pages a second;
 #: with more that is left to `kstall seal`.
 _TALLIED = int(_READ) * 40 * pages.PAGE
 #: Of pages that are not tallied, every how many is read to know which event is busy.
 _SAMPLED = 64
-#: How many pages are read at a time.
-_CHUNK = 1024
-_RESERVE = 256 << 10
-_RAISE = 4
-_HIGHEST = 1_000_000_000
 #: Segments of older recordings that --ring deletes at a time: buffers fill meanwhile.
 _DROPS = 1000
 #: How many stalls without an end are listed at a time.
@@ -80,25 +75,16 @@ class Recorder:
         pid = os.getpid()
         self.since = host.starttime(pid) or time.monotonic_ns()
         self.group = f"kstall_{pid}_{self.since}"
-        self.dir = settings.out
+        self.journal = Journal(settings.out)
         self.attached: list[sources.Attached] = []
         self.refused: list[sources.Refusal] = []
         self.tallies: dict[str, Tally] = {}
         self.oracles: dict[str, Oracle] = {}
         self._layouts: dict[int, pages.Layout] = {}
-        self._counters: list[Counter] = []
-        self._segments: dict[int, Segments] = {}
-        self._raw: dict[int, int] = {}
-        self._stats: dict[int, dict[str, int]] = {}
-        self._counted: dict[int, dict[str, int]] = {}
+        self._counters: list[tracefs.Counter] = []
         self._pending: list[pages.Record] = []
-        #: How many records were overwritten, by CPU, as counted in pages.
-        self._missed: dict[int, int] = {}
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
-        self._rated: tuple[float, int] = (0.0, 0)
-        #: About how many records of each event were read since the last round.
-        self._kinds: dict[str, int] = {}
         #: The comparisons that were noted last, by provider and scope.
         self._noted: dict[tuple[str, str], Verdict] = {}
         #: Stalls without an end that were listed already: time and CPU.
@@ -107,9 +93,9 @@ class Recorder:
         self.began = 0
         self.stopping = False
         self._instance: Instance | None = None
-        self._facts_file: int | None = None
+        self._buffers: Buffers | None = None
+        self._limiter: Limiter | None = None
         self._older: Older | None = None
-        self._in_use: int | None = None
 
     # -- one recording ----------------------------------------------------------------
 
@@ -119,14 +105,19 @@ class Recorder:
         with self._alone():
             for left in self.tracefs.remove_dead():
                 self.say(f"removed {left}")
-            self._instance = self.tracefs.instance(self.settings.buffer_kb)
+            kb = self.settings.buffer_kb
+            instance = self._instance = self.tracefs.instance(kb)
+            self._buffers = Buffers(instance, kb)
+            self._limiter = Limiter(
+                self.settings.max_rate, instance, self.journal, self.say
+            )
             try:
                 try:
                     self._begin()
                     self._loop()
                 except Full as error:
                     status = 1
-                    self._make_room()
+                    self.journal.make_room()
                     self.say(
                         f"{error}; recording ends, sealed segments are kept; make "
                         "room, use -o, or keep only the newest: --ring --max-mb N"
@@ -150,6 +141,18 @@ class Recorder:
         """Its ftrace instance."""
         assert self._instance is not None
         return self._instance
+
+    @property
+    def buffers(self) -> Buffers:
+        """The buffers of its ftrace instance."""
+        assert self._buffers is not None
+        return self._buffers
+
+    @property
+    def limiter(self) -> Limiter:
+        """What keeps the rate of its records low."""
+        assert self._limiter is not None
+        return self._limiter
 
     @property
     def _active(self) -> list[sources.Attached]:
@@ -202,12 +205,9 @@ class Recorder:
             self._older.shrink(self.settings.max_mb << 20)
         # Everything is in place before the first event.
         self.began = time.monotonic_ns()
-        self._make_dir()
+        self.journal.make(self.host.node, self.began)
         self._write_formats(*self.attached)
-        for cpu in self.instance.cpus():
-            self._raw[cpu] = self.instance.open_raw(cpu)
-            self._stats[cpu] = self.instance.stats(cpu)
-            self._segments[cpu] = Segments(self.dir / "segments", cpu, LIMIT)
+        self.buffers.open(self.journal.dir / "segments")
         self.facts.scan()
         for oracle in self.oracles.values():
             oracle.before()
@@ -217,9 +217,9 @@ class Recorder:
         for oracle in self.oracles.values():
             oracle.began()
         self._write_session(None)
-        self._clock()
-        self._write_facts()
-        self._rated = (time.monotonic(), self._written())
+        self.journal.note_clock()
+        self.journal.note(*self.facts.take())
+        self.limiter.begin(self.buffers.written)
         for attached in self.attached:
             lost = (
                 f"; not known: {attached.source.lost}" if attached.source.lost else ""
@@ -242,7 +242,7 @@ class Recorder:
             )
         lasts = self.settings.seconds
         until = "until Ctrl-C" if lasts is None else f"for {lasts:g} s"
-        self.say(f"recording into {self.dir}, {until}")
+        self.say(f"recording into {self.journal.dir}, {until}")
 
     def _without_classes(self) -> None:
         """Raise `NodeError`, unless marks alone are wanted and can be recorded."""
@@ -280,7 +280,7 @@ class Recorder:
             )
         if self.settings.min_ns and attached.durations:
             self._cut.add(name)
-        for event in self._events(attached.specs):
+        for event in sources.events(attached.specs):
             system = event.partition(":")[0]
             try:
                 layout = pages.layout(self.tracefs.format(event), system)
@@ -289,7 +289,7 @@ class Recorder:
             self._layouts[layout.id] = layout
         return True
 
-    def _counter(self, source: Source) -> Counter | None:
+    def _counter(self, source: Source) -> tracefs.Counter | None:
         """The counter for a source's oracle; None if it has none, or it fails."""
         if source.oracle != "counted":
             return None
@@ -311,64 +311,14 @@ class Recorder:
             return None
         return counter
 
-    def _events(self, specs: Sequence[dict[str, Any]]) -> list[str]:
-        names = [spec.get(end) for spec in specs for end in ("begin", "end")]
-        return [name for name in dict.fromkeys(names) if name]
-
-    def _make_dir(self) -> None:
-        safe = re.sub(r"[^\w.-]", "_", self.host.node)[:100].lstrip(".-") or "node"
-        self.dir = self.settings.out / f"{safe}-{self.began}"
-        try:
-            self.dir.mkdir(parents=True)
-        except OSError as error:
-            raise files.failure(self.dir, error) from None
-        try:
-            (self.dir / "segments").mkdir()
-            self.dir.chmod(0o700)
-            self._in_use = files.in_use(self.dir)
-            self._facts_file = os.open(
-                self.dir / "facts.jsonl",
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                0o600,
-            )
-            # Deleted on a full disk, so that the end of the recording can be written.
-            with (self.dir / ".reserve").open("wb") as file:
-                file.write(os.urandom(_RESERVE))
-        except OSError as error:
-            self._remove_dir()
-            raise files.failure(self.dir, error) from None
-
-    def _remove_dir(self) -> None:
-        """Remove what `_make_dir` made: a supervisor may try again for days."""
-        if self._facts_file is not None:
-            os.close(self._facts_file)
-            self._facts_file = None
-        self._make_room()
-        with contextlib.suppress(OSError):
-            (self.dir / "facts.jsonl").unlink(missing_ok=True)
-            (self.dir / "segments").rmdir()
-            self.dir.rmdir()
-
-    def _make_room(self) -> None:
-        if self.dir == self.settings.out:
-            return  # it has made no directory, and a file of that name is not its own
-        with contextlib.suppress(OSError):
-            (self.dir / ".reserve").unlink()
-
     def _write_formats(self, *attached: sources.Attached) -> None:
-        texts = {"ftrace:print": self.tracefs.print_format()}
+        texts = {MARK: self.tracefs.print_format()}
         for entry in attached:
-            for event in self._events(entry.specs):
+            for event in sources.events(entry.specs):
                 texts[event] = self.tracefs.format(event)
-        for event, text in texts.items():
-            if text is None:
-                continue
-            path = self.dir / "formats" / event.replace(":", "/")
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
-            except OSError as error:
-                raise files.failure(path, error) from None
+        self.journal.write_formats(
+            {event: text for event, text in texts.items() if text is not None}
+        )
 
     def _write_session(self, ended: int | None) -> None:
         settings = self.settings
@@ -382,8 +332,7 @@ class Recorder:
             "marks_alone": settings.marks_alone,
             "version": VERSION,
         }
-        files.replace(
-            self.dir / "session.json",
+        self.journal.write_session(
             {
                 "format": FORMAT,
                 "node": self.host.node,
@@ -406,8 +355,8 @@ class Recorder:
 
     def _loop(self) -> None:
         poller = select.poll()
-        self._watch(poller)
-        by_handle = {handle: cpu for cpu, handle in self._raw.items()}
+        self.buffers.watch(poller)
+        by_handle = {handle: cpu for cpu, handle in self.buffers.handles.items()}
         now = time.monotonic()
         until = None if self.settings.seconds is None else now + self.settings.seconds
         due, looked, read = now + PERIOD, now, now
@@ -426,9 +375,7 @@ class Recorder:
             now = time.monotonic()
             if now - looked >= 1:
                 looked = now
-                for cpu, segments in self._segments.items():
-                    if segments.due(now):
-                        segments.seal(self.instance.stats(cpu))
+                self.buffers.seal_due(now)
                 self._keep_within()
             if read + _READ <= now < due:
                 read = now
@@ -438,22 +385,14 @@ class Recorder:
                 read, due = now, now + PERIOD
                 self._period()
                 self._look_at_rate(now)
-                self._watch(poller)
-
-    def _watch(self, poller: select.poll) -> None:
-        """Have it wait for all CPUs.
-
-        Those that were never up have no buffer: for them it returns at once.
-        """
-        for handle in self._raw.values():
-            poller.register(handle, select.POLLIN)
+                self.buffers.watch(poller)
 
     def _period(self) -> None:
         # The pages are read between the two readings of the oracles.
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
         until = self._round()
         late = self._read_late()
-        self._count_losses()
+        self._note_losses()
         self._refuse_disagreeing(early, late)
         for name, oracle in self.oracles.items():
             if name in early and name not in self._cut:
@@ -464,10 +403,10 @@ class Recorder:
             if name in early:
                 oracle.settle(self.tallies[name], early[name], late[name])
         self._say_open(until)
-        self._clock()
+        self.journal.note_clock()
         self.facts.forget()
         self.facts.scan()
-        self._write_facts()
+        self.journal.note(*self.facts.take())
 
     def _read_late(self) -> Looks:
         """Read the oracles after the pages.
@@ -493,7 +432,7 @@ class Recorder:
                 if self._noted.get(key) != verdict and not _may_pass(verdict):
                     self._noted[key] = verdict
                     dated = verdict._replace(until=verdict.until or until)
-                    self._fact(dated.fact(name))
+                    self.journal.note(dated.fact(name))
 
     def _seal_aged(self, until: int) -> bool:
         """Once one segment is old enough, seal all; whether all is noted as complete.
@@ -502,10 +441,9 @@ class Recorder:
         only this note shows that nothing happened since.
         """
         now = time.monotonic() + PERIOD
-        if any(segment.due(now) for segment in self._segments.values()):
-            for cpu, segments in self._segments.items():
-                segments.seal(self.instance.stats(cpu))
-        if any(segment.open for segment in self._segments.values()):
+        if self.buffers.any_due(now):
+            self.buffers.seal_all()
+        if self.buffers.any_open:
             return False
         self._complete(until)
         return True
@@ -517,8 +455,9 @@ class Recorder:
         """
         if until is None:
             return
-        after = {str(cpu): segment.next for cpu, segment in self._segments.items()}
-        self._fact({"kind": "complete", "until": until, "segments": after})
+        self.journal.note(
+            {"kind": "complete", "until": until, "segments": self.buffers.next}
+        )
 
     def _say_open(self, until: int) -> None:
         """List stalls that have lasted long and may never end, each once."""
@@ -549,48 +488,27 @@ class Recorder:
     def _round(self) -> int:
         """Read all CPUs; everything before the time that is returned is now read."""
         until = time.monotonic_ns()
-        for cpu in self._raw:
-            self._stats[cpu] = self.instance.stats(cpu)
-            if self._stats[cpu].get("entries", 1):
+        for cpu in self.buffers.handles:
+            if self.buffers.look(cpu):
                 self._drain_all(cpu)
         self._tally(until)
-        self._write_facts()
+        self.journal.note(*self.facts.take())
         return until
 
     def _drain_all(self, cpu: int) -> None:
-        """Read all that a CPU's buffer has now.
-
-        More may come meanwhile, so no more than twice its size is read.
-        """
-        left = 2 * (self.settings.buffer_kb << 10) // pages.PAGE
-        count = _CHUNK
-        while count == _CHUNK and left > 0:
+        """Read all that a CPU's buffer has now, and not all that comes meanwhile."""
+        left = self.buffers.most
+        count = CHUNK
+        while count == CHUNK and left > 0:
             count = self._drain(cpu)
             left -= count
 
     def _drain(self, cpu: int) -> int:
-        """Read pages of one CPU that are there, up to `_CHUNK`; how many."""
-        chunk: list[bytes] = []
-        handle = self._raw[cpu]
-        try:
-            while len(chunk) < _CHUNK:
-                page = os.read(handle, pages.PAGE)
-                if not page:
-                    break
-                chunk.append(page.ljust(pages.PAGE, b"\0"))
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            # A CPU that was not up since then has no buffer.
-            if error.errno != errno.ENODEV:
-                text = f"cpu{cpu}: its buffer cannot be read: {error}"
-                raise NodeError(text) from None
+        """Read pages of one CPU that are there, up to `CHUNK`; how many."""
+        chunk = self.buffers.read(cpu)
         if not chunk:
             return 0
-        missed = sum(pages.missed(page) for page in chunk)
-        self._missed[cpu] = self._missed.get(cpu, 0) + missed
         count = len(chunk)
-        data = b"".join(chunk)
         self._busy += sum(map(pages.used, chunk))
         tallied = self._busy <= _TALLIED
         sample = chunk if tallied else chunk[::_SAMPLED]
@@ -599,27 +517,24 @@ class Recorder:
             for page in sample
             for record in pages.records(page, cpu, self._layouts)
         ]
-        for record in read:
-            event = record.layout.event
-            self._kinds[event] = self._kinds.get(event, 0) + count // len(sample)
+        kinds = Counter(record.layout.event for record in read)
+        share = count // len(sample)
+        self.limiter.count({event: number * share for event, number in kinds.items()})
         if tallied:
             self._pending += read
         else:
             for tally in self.tallies.values():
                 tally.complete = False
             self._pending.clear()
-        self._write_pages(cpu, data)
+        self._write_pages(cpu, b"".join(chunk))
         return count
 
     def _write_pages(self, cpu: int, data: bytes) -> None:
-        segments = self._segments[cpu]
         try:
-            segments.write(data, time.monotonic())
+            self.buffers.write(cpu, data)
         except Full:
-            self._loss(cpu, None, None, "disk full")
+            self.journal.note_loss(cpu, None, None, "disk full")
             raise
-        if segments.due(time.monotonic()):
-            segments.seal(self.instance.stats(cpu))
 
     def _tally(self, until: int | None = None) -> None:
         """Tally pending records of all CPUs in the order of time.
@@ -632,7 +547,7 @@ class Recorder:
             if until is not None and record.t > until:
                 self._pending.append(record)
                 continue
-            if record.layout.event == _MARK:
+            if record.layout.event == MARK:
                 # A thread that writes marks may be of a rank that started meanwhile.
                 self.facts.thread(record.pid)
                 continue
@@ -668,13 +583,13 @@ class Recorder:
         self.say(f"{name} {why}; refused")
         self.refused.append(sources.Refusal(name, attached.source.cls, why))
         for verdict in bad:
-            self._fact(verdict.fact(name))
-        for event in self._events(attached.specs):
+            self.journal.note(verdict.fact(name))
+        for event in sources.events(attached.specs):
             with contextlib.suppress(Refused):
                 self.instance.enable(event, False)
         del self.oracles[name], self.tallies[name]
         now = time.monotonic_ns()
-        self._loss(None, self.began, now, f"refused {name}")
+        self.journal.note_loss(None, self.began, now, f"refused {name}")
         # Its events are on at once: what ends before the next reading may be recorded.
         looks = {
             source.oracle: Oracle(source.oracle, self.host, self.facts).read()
@@ -692,164 +607,37 @@ class Recorder:
         self._write_session(None)
 
     def _look_at_rate(self, now: float) -> None:
-        """Measure records a second, after a round; if too many, cut the busiest event.
-
-        Marks do not count: they cannot be cut, and any user may write many.
-        """
-        total, (then, before) = self._written(), self._rated
-        self._rated = (now, total)
-        rate = (total - before) / max(now - then, 0.001)
-        if rate > self.settings.max_rate:
-            counted = sum(self._kinds.values())
-            rate *= 1 - self._kinds.pop(_MARK, 0) / max(1, counted)
-            if rate > self.settings.max_rate:
-                self._cut_busiest(int(rate))
-        self._kinds.clear()
+        """Cut the busiest event if there are too many records, after a round."""
+        if cut := self.limiter.look(now, self.buffers.written, self._active):
+            self._cut.add(cut)
+            self._write_session(None)
         self._busy = 0
-
-    def _written(self) -> int:
-        """How many records were written into the buffers, as of the last round."""
-        names = ("read", "entries", "overrun", "dropped")
-        return sum(
-            stats.get(name, 0) for stats in self._stats.values() for name in names
-        )
-
-    def _cut_busiest(self, rate: int) -> None:
-        """Raise the threshold of the busiest event; without a duration, suspend it."""
-        users = {
-            event: attached
-            for attached in self._active
-            for event in self._events(
-                [spec for spec in attached.specs if not spec.get("suspended")]
-            )
-        }
-        counted = {event: self._kinds.get(event, 0) for event in users}
-        event = max(counted, key=counted.__getitem__, default=None)
-        if event is None or not counted[event]:
-            return
-        attached, now = users[event], time.monotonic_ns()
-        specs = [
-            spec for spec in attached.specs if event in (spec.get("begin"), spec["end"])
-        ]
-        member, least = attached.durations.get(event), specs[0]["min_ns"] or 0
-        if member is not None and least < _HIGHEST:
-            least = min(_HIGHEST, max(1000, least * _RAISE))
-            self.instance.filter(event, f"{member} >= {least}")
-            specs[0]["min_ns"] = least
-            name = specs[0]["provider"]
-            self._report_cut(attached, f"threshold {name} {least} ns", now)
-            what = f"records only what lasted {least} ns or longer from now on"
-        else:
-            name = self._suspend(attached, specs, now)
-            what = "is suspended"
-        self.say(f"{rate} records a second: {name} {what}")
-        self._write_session(None)
-
-    def _suspend(
-        self, attached: sources.Attached, specs: list[dict[str, Any]], now: int
-    ) -> str:
-        """Switch off events of these providers that no others need; their name."""
-        for spec in specs:
-            spec["suspended"] = now
-        rest = [spec for spec in attached.specs if not spec.get("suspended")]
-        for event in set(self._events(specs)) - set(self._events(rest)):
-            with contextlib.suppress(Refused):
-                self.instance.enable(event, False)
-        whole = specs[0]["provider"] if rest else attached.source.name
-        self._report_cut(attached, f"suspended {whole}", now)
-        return str(whole)
-
-    def _report_cut(self, attached: sources.Attached, reason: str, now: int) -> None:
-        self._cut.add(attached.source.name)
-        self._loss(None, now, None, reason)
 
     def _keep_within(self) -> None:
         """With --ring, delete the oldest segments if there are too many."""
         if self._older is None:
             return
         limit = self.settings.max_mb << 20
-        self._older.shrink(limit - self._size, _DROPS)
-        while self._size > limit:
-            cpu = min(
-                (cpu for cpu, segments in self._segments.items() if segments.sealed),
-                key=lambda cpu: self._segments[cpu].oldest,
-            )
-            until = self._segments[cpu].drop_oldest()
+        self._older.shrink(limit - self.buffers.size, _DROPS)
+        while self.buffers.size > limit:
+            cpu, until = self.buffers.drop_oldest()
             for tally in self.tallies:
                 self._cut.add(tally)
-            self._loss(cpu, self.began, until, "ring")
+            self.journal.note_loss(cpu, self.began, until, "ring")
 
-    @property
-    def _size(self) -> int:
-        """The bytes in sealed segments."""
-        return sum(segments.size for segments in self._segments.values())
-
-    # -- facts ------------------------------------------------------------------------
-
-    def _fact(self, fact: dict[str, Any]) -> None:
-        if self._facts_file is None:
-            return
-        line = json.dumps(fact).encode() + b"\n"
-        size = os.fstat(self._facts_file).st_size
-        try:
-            files.write_all(self._facts_file, line)
-        except OSError as error:
-            # Once there is room, others follow, and only the last line may be torn.
-            os.ftruncate(self._facts_file, size)
-            raise files.failure(self.dir / "facts.jsonl", error) from None
-
-    def _write_facts(self) -> None:
-        for fact in self.facts.take():
-            self._fact(fact)
-
-    def _clock(self) -> None:
-        mono, real, bound = clock_pair()
-        self._fact(
-            {
-                "kind": "clock",
-                "t_mono": mono,
-                "t_real": real,
-                "peer": None,
-                "offset": None,
-                "bound": bound,
-                "method": "adjtimex",
-            }
-        )
-
-    def _loss(
-        self,
-        cpu: int | None,
-        t0: int | None,
-        t1: int | None,
-        reason: str,
-        n: int | None = None,
-    ) -> None:
-        fact = {"kind": "loss", "cpu": cpu, "t0": t0, "t1": t1, "n": n}
-        with contextlib.suppress(Full):
-            self._fact({**fact, "reason": reason})
-
-    def _count_losses(self) -> None:
+    def _note_losses(self) -> None:
         """Note losses that pages do not show: records that never reached the buffer."""
-        now = time.monotonic_ns()
-        for cpu in self._raw:
-            stats = self.instance.stats(cpu)
-            before = self._counted.get(cpu, {})
-            for name in ("dropped", "commit_overrun"):
-                grown = stats.get(name, 0) - before.get(name, 0)
-                if grown > 0:
-                    t0 = before.get("t", self.began)
-                    self._loss(cpu, t0, now, name.replace("_", " "), grown)
-            overrun = stats.get("overrun", 0)
-            if overrun > before.get("overrun", 0):
-                # No loss is noted: the pages count these, at their place.
-                for tally in self.tallies.values():
-                    tally.complete = False
-            self._counted[cpu] = {**stats, "t": now}
+        lost, overwritten = self.buffers.lost()
+        for cpu, t0, t1, reason, n in lost:
+            self.journal.note_loss(cpu, t0 or self.began, t1, reason, n)
+        if overwritten:
+            for tally in self.tallies.values():
+                tally.complete = False
 
     # -- the end ----------------------------------------------------------------------
 
     def _finish(self, *, full: bool = False) -> None:
-        if self._facts_file is None:
+        if not self.journal.is_open:
             return
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
         with contextlib.suppress(Refused):
@@ -864,15 +652,13 @@ class Recorder:
             unread = self._drain_rest(ended)
         whole = not full and unread is None
         self._tally()
-        self._count_losses()
-        for cpu in self._raw:
+        self._note_losses()
+        for cpu in self.buffers.handles if not full else ():
             # All was read: what is left is overwritten records that no page counts.
-            rest = self.instance.stats(cpu).get("overrun", 0) - self._missed.get(cpu, 0)
-            if rest > 0 and not full:
-                self._loss(cpu, self.began, ended, "overrun", rest)
-        for cpu, segments in self._segments.items():
-            segments.seal(self.instance.stats(cpu))
-        self._make_room()
+            if (rest := self.buffers.overwritten(cpu)) > 0:
+                self.journal.note_loss(cpu, self.began, ended, "overrun", rest)
+        self.buffers.seal_all()
+        self.journal.make_room()
         self._complete(ended if whole else None)
         for name, oracle in self.oracles.items():
             verdicts = oracle.verdicts(
@@ -882,7 +668,7 @@ class Recorder:
                 whole=name not in self._cut and whole,
             )
             for verdict in verdicts:
-                self._fact(verdict.fact(name))
+                self.journal.note(verdict.fact(name))
                 if verdict.verdict == "disagrees":
                     unit = "" if verdict.metric == "count" else " ns"
                     self.say(
@@ -897,13 +683,13 @@ class Recorder:
                             f"disagrees with {oracle.name}",
                         )
                     )
-        self._clock()
+        self.journal.note_clock()
         self.facts.scan()
-        self._write_facts()
+        self.journal.note(*self.facts.take())
         self._write_session(ended)
         self.say(
-            f"{self.dir}: {self._size >> 10} KB of records; next, where you "
-            "analyse: kstall fleet pull, or copy it and run kstall seal"
+            f"{self.journal.dir}: {self.buffers.size >> 10} KB of records; next, "
+            "where you analyse: kstall fleet pull, or copy it and run kstall seal"
         )
         if unread is not None:
             raise unread
@@ -911,7 +697,7 @@ class Recorder:
     def _drain_rest(self, ended: int) -> NodeError | None:
         """Read what is left; why some of it cannot be read, None if all was."""
         unread = None
-        for cpu in self._raw:
+        for cpu in self.buffers.handles:
             try:
                 while self._drain(cpu):
                     continue
@@ -924,20 +710,15 @@ class Recorder:
 
     def _leave(self, cpu: int | None, ended: int) -> None:
         """Note as lost what is in the buffer of a CPU, or of all."""
-        cpus = self._raw if cpu is None else [cpu]
-        left = sum(self.instance.stats(number).get("entries", 0) for number in cpus)
-        self._loss(cpu, None, ended, "not read", left)
+        left = self.buffers.left(self.buffers.handles if cpu is None else [cpu])
+        self.journal.note_loss(cpu, None, ended, "not read", left)
         for tally in self.tallies.values():
             tally.complete = False
 
     def _clean(self) -> None:
         """Disable, remove and close everything, also after an error."""
-        for handle in self._raw.values():
-            with contextlib.suppress(OSError):
-                os.close(handle)
-        self._raw.clear()
-        for segments in self._segments.values():
-            segments.abandon()
+        if self._buffers is not None:
+            self._buffers.close()
         if self._instance is not None and not self._instance.close():
             self.say(
                 "a process holds its trace_marker open, so the instance stays, empty"
@@ -946,13 +727,7 @@ class Recorder:
             counter.close()
         for left in self.tracefs.remove_probes(self.group):
             self.say(left)
-        if self._facts_file is not None:
-            os.close(self._facts_file)
-            self._facts_file = None
-        if self._in_use is not None:
-            os.close(self._in_use)
-            self._in_use = None
-        self._make_room()
+        self.journal.close()
 
 
 def _may_pass(verdict: Verdict) -> bool:

@@ -145,6 +145,12 @@ def specs(
     return providers
 
 
+def events(specs: Iterable[dict[str, Any]]) -> list[str]:
+    """The events of providers, each once."""
+    names = [spec.get(end) for spec in specs for end in ("begin", "end")]
+    return [name for name in dict.fromkeys(names) if name]
+
+
 def counts(source: Source, number: int) -> bool:
     """Whether the oracle of a source counts this provider."""
     return number < source.counts

@@ -17,6 +17,8 @@ INSTANCE = "kstall"
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _OURS = re.compile(r"^[a-z]\d*:(kstall_(\d+)_(\d+))/(\w+)\s", re.M)
 _COUNTER = re.compile(r"kstall_(\d+)_(\d+)_count_\w+")
+#: The event of marks.
+MARK = "ftrace:print"
 _STATS = {
     "entries": "entries",
     "overrun": "overrun",
@@ -83,7 +85,7 @@ class Tracefs:
             raise Refused(f"{event}: no format: {error.strerror}") from None
 
     def print_format(self) -> str | None:
-        """The format of ftrace:print, the event of marks; None if there is none."""
+        """The format of `MARK`; None if there is none."""
         try:
             return (self.top / "events/ftrace/print/format").read_text("utf-8")
         except OSError:
