@@ -41,6 +41,7 @@ def recorded(
     project_root: Path,
     out: Path,
     job: str = "throttled.py",
+    machine: Machine | None = None,
 ) -> dict[str, Any]:
     """Run the workload in a guest; what it printed, by what it is about."""
     share = out / "share"
@@ -53,7 +54,7 @@ def recorded(
         image,
         guest_root,
         Accel("tcg", "for the test"),
-        Machine(),
+        machine or Machine(),
         (Share("/run/share", share, writable=True),),
         (
             *("python3", f"/run/share/{job}"),
@@ -208,4 +209,16 @@ def test_throttling_on_a_stock_scheduler(
 ) -> None:
     """The kernel of another series, whose scheduler nobody has changed."""
     said = recorded(kernel_image, guest_root, project_root, tmp_path / "out")
+    judged(said, tmp_path / "out", "throttle/threads")
+
+
+def test_throttling_beside_a_processor_that_was_never_up(
+    project_root: Path, kernel_image: Path, guest_root: Root, tmp_path: Path
+) -> None:
+    """The kernel has a place for its buffer, and no buffer."""
+    machine = Machine(cpus=3, append=("maxcpus=2",))
+    said = recorded(
+        kernel_image, guest_root, project_root, tmp_path / "out", machine=machine
+    )
+    assert (said["cpus"]["possible"], said["cpus"]["online"]) == ("0-2", "0-1")
     judged(said, tmp_path / "out", "throttle/threads")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 TRACING = Path("/sys/kernel/tracing")
 TOP = Path("/sys/fs/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
 #: How often the group is throttled before it is enough.
 ENOUGH = 60
 
@@ -95,6 +96,8 @@ def witness() -> Path:
 def main() -> None:
     """Record, then kill."""
     node, out = sys.argv[1:]
+    known = {name: (CPUS / name).read_text().strip() for name in ("possible", "online")}
+    say(what="cpus", **known)
     (TOP / "cgroup.subtree_control").write_text("+cpu")
     group = TOP / "kstall-throttled"
     words = (node, "record", "-o", out, "--class", "throttle")
