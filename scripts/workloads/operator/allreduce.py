@@ -145,9 +145,14 @@ class Marks:
         self._file = open(self.where, "w", encoding="ascii")  # noqa: PTH123, SIM115
         self._fact(
             {
-                **{"kind": "proc", "pid": os.getpid(), "tgid": os.getpid()},
-                **{"starttime": _starttime(), "comm": "python3", "job": job},
-                **{"rank": rank, "local_rank": int(os.environ["LOCAL_RANK"])},
+                "kind": "proc",
+                "pid": os.getpid(),
+                "tgid": os.getpid(),
+                "starttime": _starttime(),
+                "comm": "python3",
+                "job": job,
+                "rank": rank,
+                "local_rank": int(os.environ["LOCAL_RANK"]),
                 "world": int(os.environ["WORLD_SIZE"]),
             }
         )
@@ -165,9 +170,14 @@ class Marks:
             pid = os.getpid()
             self._fact(
                 {
-                    **{"kind": "mark", "t": now, "tid": pid, "tgid": pid},
-                    **{"job": self._job, "rank": self._rank},
-                    **{"step": step, "phase": phase},
+                    "kind": "mark",
+                    "t": now,
+                    "tid": pid,
+                    "tgid": pid,
+                    "job": self._job,
+                    "rank": self._rank,
+                    "step": step,
+                    "phase": phase,
                 }
             )
         return now
@@ -350,9 +360,13 @@ def work(options: argparse.Namespace, rank: int, world: int) -> None:
     print(
         json.dumps(
             {
-                **{"rank": rank, "pid": os.getpid(), "marks": marks.where},
-                **{"steps": truth, "group": group.path if group else None},
-                **{"loader": loader, "cpu_stat": stat},
+                "rank": rank,
+                "pid": os.getpid(),
+                "marks": marks.where,
+                "steps": truth,
+                "group": group.path if group else None,
+                "loader": loader,
+                "cpu_stat": stat,
             }
         ),
         flush=True,
@@ -381,7 +395,8 @@ def main() -> int:
         common = {
             "WORLD_SIZE": str(options.ranks),
             "LOCAL_WORLD_SIZE": str(options.ranks),
-            **{"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": options.job},
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RUN_ID": options.job,
             "MASTER_PORT": str(server.getsockname()[1]),
         }
         started = []
