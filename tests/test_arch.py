@@ -195,8 +195,12 @@ def test_its_guests_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_line(tmp_path: Path) -> None:
     (tmp_path / "desk").mkdir()
     argv = guest.vng_argv(
-        *(Path("/k/Image"), _root(ARM), Accel("tcg", "test"), Machine(devices=("-x",))),
-        *((), ("true",)),
+        Path("/k/Image"),
+        _root(ARM),
+        Accel("tcg", "test"),
+        Machine(devices=("-x",)),
+        (),
+        ("true",),
         desk=guest._Desk(tmp_path / "desk"),
         console=tmp_path / "console.log",
     )

@@ -53,7 +53,10 @@ class Guest:
     def asked(self) -> str:
         """What stands on the console after the dump."""
         dump.tasks(
-            *(self.serial, Path("qmp"), self.console, self.registers),
+            self.serial,
+            Path("qmp"),
+            self.console,
+            self.registers,
             spent=lambda: time.monotonic() / self.slowness,
         )
         self._thread.join()

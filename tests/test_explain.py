@@ -139,7 +139,12 @@ def _comparison(label: str, *, ok: bool = False) -> Comparison:
 def _nap(number: int) -> Event:
     """A nap of 7 ns and ``number`` more."""
     return Event(
-        *(1_000_000_000 + 1000 * number, 0, 77, "doze", "demo", "nap"),
+        1_000_000_000 + 1000 * number,
+        0,
+        77,
+        "doze",
+        "demo",
+        "nap",
         fields={"nap_ns": 7 + number, "bed": "under"},
     )
 

@@ -179,7 +179,12 @@ def test_a_qemu_that_does_not_start_is_reported_with_what_to_do(
     monkeypatch.setattr(guest, "vng_argv", lambda *_, **__: words)
     with pytest.raises(GuestError, match="QEMU did not start") as caught:
         guest.boot(
-            *(tmp_path / "bzImage", ROOT, TCG, Machine(memory="3G"), (), ("true",)),
+            tmp_path / "bzImage",
+            ROOT,
+            TCG,
+            Machine(memory="3G"),
+            (),
+            ("true",),
             out=tmp_path / "out",
             deadline=60,
             say=print,

@@ -78,9 +78,7 @@ def _built(
     run = runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
     entry = report.SeriesReport(name="drm-sched", title="t", digest="d")
     run.report.series = [entry]
-    request = Request(
-        *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
-    )
+    request = Request(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     nowhere: Any = None
     source: Any = SimpleNamespace(version="7.3.4")
     ground = Ground(request.project, source, nowhere, nowhere, tmp_path)

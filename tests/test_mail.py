@@ -1063,7 +1063,7 @@ def test_who_wrote_what_is_fixed_gets_the_fix(
     desk = _fixing(tmp_path, home, "old@example.org", branch, FIXED)
     done = desk.export()
     author = recipients.Recipient(
-        *("Née Demo", "new@example.org", False, False, ("wrote the commit in Fixes:",))
+        "Née Demo", "new@example.org", False, False, ("wrote the commit in Fixes:",)
     )
     first, second = done.recipients.patches
     assert author in second

@@ -44,35 +44,43 @@ CHECKS: Mapping[str, _Check] = {
     "compiles_as_configured": _Check(
         "All touched code compiles after each patch, as all series together are "
         "configured.",
-        *("modules", compiling.is_fatal),
+        "modules",
+        compiling.is_fatal,
     ),
     "no_new_warnings": _Check(
         "No patch adds a warning of the compiler, at W=1, or of objtool.",
-        *("modules", compiling.is_warning),
+        "modules",
+        compiling.is_warning,
     ),
     "sparse_clean": _Check(
         "No patch adds a warning or an error of sparse, at C=1.",
-        *("sparse", _only(compiling.SPARSE)),
+        "sparse",
+        _only(compiling.SPARSE),
     ),
     "headers_stand_alone": _Check(
         "Each touched header includes what it uses, and can be included twice.",
-        *("modules", _only(compiling.ALONE)),
+        "modules",
+        _only(compiling.ALONE),
     ),
     "tracepoints_are_called": _Check(
         "No patch defines a tracepoint that nothing calls, as make UT=1 reports.",
-        *("modules", _only(compiling.UNUSED)),
+        "modules",
+        _only(compiling.UNUSED),
     ),
     "compiles_without_tracing": _Check(
         f"Without ftrace and tracepoints {_TOUCHED}.",
-        *("untraced", compiling.is_fault),
+        "untraced",
+        compiling.is_fault,
     ),
     "compiles_tiny": _Check(
         f"In a kernel without all that can be disabled, {_TOUCHED}.",
-        *("tiny", compiling.is_fault),
+        "tiny",
+        compiling.is_fault,
     ),
     "compiles_without_options": _Check(
         f"Without any one option that it depends on, {_TOUCHED}.",
-        *("without-", compiling.is_fault),
+        "without-",
+        compiling.is_fault,
     ),
     "compiles_built_in": _Check(
         f"With all modules built in, {_TOUCHED}.", "builtin", compiling.is_fault
@@ -85,11 +93,13 @@ CHECKS: Mapping[str, _Check] = {
     ),
     "compiles_for_i386": _Check(
         f"For 32-bit x86, {_TOUCHED} or a 64-bit division that needs libgcc.",
-        *("i386", _also_linked),
+        "i386",
+        _also_linked,
     ),
     "compiles_at_random": _Check(
         f"In random configurations that include it, with named seeds, {_TOUCHED}.",
-        *(variants.RANDOM, compiling.is_fault),
+        variants.RANDOM,
+        compiling.is_fault,
     ),
 }
 
