@@ -668,6 +668,16 @@ def test_how_a_check_can_end() -> None:
         verdict.undecide("2 of 96 flushes overlapped")
         return verdict
 
+    def too_little_and(contradicted: bool, excused: str) -> Any:
+        def half_decided(_: Evidence) -> Verdict:
+            verdict = Verdict()
+            verdict.undecide("2 of 96 flushes overlapped")
+            with verdict.excused(excused):
+                verdict.equal("events", 2 if contradicted else 1, 1)
+            return verdict
+
+        return half_decided
+
     def excuses(what: str) -> Any:
         def half_excused(_: Evidence) -> Verdict:
             verdict = Verdict()
@@ -701,6 +711,14 @@ def test_how_a_check_can_end() -> None:
     assert _run(proves_nothing).status == "error"
     assert _run(too_little).status == "error"
     assert _run(too_little).detail == "2 of 96 flushes overlapped"
+    # What contradicts the claim does so however little there is.
+    assert _run(too_little_and(True, "")).status == "fail"
+    assert _run(too_little_and(False, "")).status == "error"
+    open_ = _run(too_little_and(True, "a full disk"))
+    assert (open_.status, open_.detail) == (
+        "error",
+        "2 of 96 flushes overlapped; a full disk",
+    )
     assert _run(excuses("a full disk")).status == "error"
     assert _run(excuses("a full disk")).detail == "the host was busy; a full disk"
     assert [held.ok for held in _run(excuses("it")).comparisons] == [True, *[False] * 3]

@@ -307,6 +307,7 @@ def _judge(saved: tuple[Series, Sequence[Check], Headlines]) -> Verdict:
             continue
         if check.status == "error":
             verdict.undecide(f"{shown.check}, without the patches: {check.detail}")
+            continue
         status = "fail" if shown.fails else "pass"
         verdict.equal(f"{shown.check}: without the patches", check.status, status)
         failing = [

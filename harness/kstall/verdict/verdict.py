@@ -222,14 +222,14 @@ class Verdict:
     def open(self) -> str:
         """Why there is no verdict; empty if there is one.
 
-        There is none if all that does not hold is excused.
+        There is none if it is undecided, or if something does not hold, and in either
+        case all that does not hold is excused.
         """
-        if self.undecided is not None:
-            return self.undecided
         failing = [n for n, compared in enumerate(self.comparisons) if not compared.ok]
-        if all(number in self.excuses for number in failing):
-            return "; ".join(dict.fromkeys(self.excuses[n] for n in failing))
-        return ""
+        if any(number not in self.excuses for number in failing):
+            return ""
+        excuses = [self.excuses[number] for number in failing]
+        return "; ".join(dict.fromkeys([self.undecided or "", *excuses])).strip("; ")
 
     @contextlib.contextmanager
     def about(self, workload: str, *, firm: bool = False) -> Iterator[None]:
@@ -358,7 +358,11 @@ class Verdict:
         return self
 
     def undecide(self, reason: str) -> None:
-        """Give no verdict, as ``reason`` says what is missing for one."""
+        """Give no verdict, as ``reason`` says what is missing for one.
+
+        What contradicts the claim all the same fails it: what cannot be compared for
+        that reason has to be left out, or be `excused`.
+        """
         if not reason:
             raise ValueError("no verdict needs a reason")
         self.undecided = reason
