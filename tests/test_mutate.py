@@ -419,6 +419,68 @@ def test_an_error_is_no_catch(tmp_path: Path, results: Path) -> None:
     assert broke == "naps_are_as_long_as_cats_say: KeyError: ''"
 
 
+def with_parts(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tracepoints, with ``parts`` of the naps' records."""
+    nap, dream = SPEC["tracepoint"]
+    return [{**nap, "part": parts}, dream]
+
+
+NIGHT = {"name": "night", "where": {"deep": [1]}}
+
+
+def test_a_part_of_the_records_is_false_alone(tmp_path: Path, results: Path) -> None:
+    series = made(tmp_path, tracepoint=with_parts(NIGHT))
+    assert told(false(series, results, "nap_ns", "zero", "night"), "nap_ns") == [
+        *(5_000, 0, 0, 2_000)
+    ]
+    saved = false(series, results, RECORDS, "first dropped", "night")
+    assert told(saved, "nap_ns") == [5_000, 9_000, 2_000]
+    elsewhere = {"name": "elsewhere", "workloads": ["other"]}
+    series = made(tmp_path, tracepoint=with_parts(elsewhere))
+    genuine = Genuine(series, evidence.load(results))
+    mutant = FieldMutant(NAP, "nap_ns", "zero", "elsewhere")
+    assert genuine.falsified(mutant)[1] == frozenset()
+
+
+def test_what_is_only_noticed_elsewhere_fails_the_check(
+    tmp_path: Path, results: Path
+) -> None:
+    """The check compares light naps only; in all records it notices each operator."""
+    light = CHECKS.replace(
+        "        told = dict",
+        "        if values[5]:\n            continue\n        told = dict",
+    )
+    assert light != CHECKS
+    tracepoint = with_parts(NIGHT, {"name": "never", "where": {"deep": [7]}})
+    series = made(tmp_path, light, tracepoint=tracepoint)
+    mutation = mutate.judged(series, evidence.load(results))
+    result = mutate.judge(series, mutation)
+    wrong = {
+        comparison.label: str(comparison.observed)
+        for comparison in result.comparisons
+        if not comparison.ok
+    }
+    assert result.status == "fail"
+    assert "demo_nap: nap_ns: escaped" not in wrong
+    assert wrong["demo_nap (night): nap_ns: escaped"].startswith("zero, one more")
+    # What has no records at all is for other checks to miss.
+    assert not any("(never)" in label for label in wrong)
+    rows = {(row.event, row.field): row for row in mutation.rows()}
+    assert rows[NAP, "nap_ns"].caught and not rows[NAP, "nap_ns"].escaped
+    argued = made(
+        tmp_path,
+        light,
+        tracepoint=tracepoint,
+        unproven=[argument("nap_ns", "zero", part="night")],
+    )
+    escaped = {
+        (mutant.part, mutant.operator)
+        for mutant in mutate.argued(argued, mutation).mutants
+        if mutant.field == "nap_ns" and mutant.outcome == "escaped"
+    }
+    assert ("night", "zero") not in escaped and ("night", "half") in escaped
+
+
 def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
     series = made(tmp_path, NO_CHECK)
     mutation = mutate.judged(series, evidence.load(results))

@@ -130,6 +130,7 @@ because = "no clock is better"
         ('fields = ["nap_ns"]', 'fields = ["nap_ns", "cat"]', "has no field cat"),
         ('"one less"', '"one more"', "one more is argued twice"),
         ('event = "demo:demo_nap"', 'event = "demo:doze"', "is not one of the new"),
+        ("operators", 'part = "nap"\noperators', "has no part nap"),
     ],
 )
 def test_an_argument_has_to_be_about_what_is_there(
@@ -393,6 +394,38 @@ def test_bare_events_have_no_record(project: Project) -> None:
     assert load(project, NAME).spec.tracepoint[0].reads == {"lives": "cat->lives"}
     _edit(project, "deadline-s = 5", 'events = ["demo:demo_nap"]\ndeadline-s = 5')
     with pytest.raises(SeriesError, match="demo_nap is bare"):
+        load(project, NAME)
+
+
+PART = """\
+[[tracepoint.part]]
+name = "nap"
+workloads = ["doze"]
+where = { nap_ns = [1] }
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("nap_ns", "bed", "has no field bed"),
+        ('"doze"', '"dream"', "dream does not record demo:demo_nap"),
+        ("\n\n", f"\n\n{PART}", "second part called nap"),
+    ],
+)
+def test_a_part_is_of_records_that_there_are(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    _edit(project, "deadline-s = 5", 'events = ["demo:demo_nap"]\ndeadline-s = 5')
+    _edit(project, "[[script]]", f"{PART}[[script]]")
+    (part,) = load(project, NAME).spec.tracepoint[0].part
+    assert (part.workloads, part.where) == (("doze",), {"nap_ns": (1,)})
+    _edit(project, PART, PART.replace(old, new))
+    with pytest.raises(SeriesError, match=message):
+        load(project, NAME)
+    _edit(project, PART.replace(old, new), '[[tracepoint.part]]\nname = "nap"\n')
+    with pytest.raises(SeriesError, match="either workloads or where"):
         load(project, NAME)
 
 

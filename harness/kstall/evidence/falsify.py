@@ -74,6 +74,11 @@ class Genuine:
             for point in series.spec.tracepoint
         }
         self._reads = {point.event: point.reads for point in series.spec.tracepoint}
+        self._parts = {
+            (point.event, part.name): part
+            for point in series.spec.tracepoint
+            for part in point.part
+        }
         self._loads = {
             load.name: _Load(saved.workload(load.name), load.shows_events)
             for load in series.spec.workload
@@ -108,18 +113,35 @@ class Genuine:
         readings: _Readings,
     ) -> _Readings:
         """``readings``, with ``event`` made false if that makes a difference."""
+        rest: list[Firing] = []
+        if mutant.part:
+            before, rest = self._divided(mutant.part, event, load)
         if mutant.field == RECORDS:
             after = operators.of_records(mutant.operator)(before)
             if after == before:
                 return readings
-            return load.falsified(event, after)
+            return load.falsified(event, [*rest, *after])
         kind = self._types[event][mutant.field]
-        rows = load.rows(event)
+        rows = [record.values for record in before] if mutant.part else load.rows(event)
         changes = operators.changed(mutant, rows, kind)
         changes = operators.followed(mutant, self._reads[event], rows, changes)
         if not any(changes):
             return readings
         return load.changed(event, before, changes, readings)
+
+    def _divided(
+        self, name: str, event: str, load: _Load
+    ) -> tuple[list[Firing], list[Firing]]:
+        """The records of ``event`` that are of the part ``name``, and the others."""
+        part = self._parts[event, name]
+        mine, rest = list[Firing](), list[Firing]()
+        for record in load.records(event):
+            is_mine = not part.workloads or load.workload.name in part.workloads
+            is_mine = is_mine and all(
+                record.values[field] in values for field, values in part.where.items()
+            )
+            (mine if is_mine else rest).append(record)
+        return mine, rest
 
     def _evidence(self, changes: Mapping[str, _Readings]) -> Evidence:
         return Evidence(

@@ -19,7 +19,11 @@ class MutantOutcome(Model):
 
     event: str = Field(description="system:name")
     field: str = Field(description="of the event; (records): it is about whole ones")
-    operator: str = Field(description="what was made false, in all records")
+    operator: str = Field(description="what was made false")
+    part: str = Field(
+        default="",
+        description="in which records: those of a [[tracepoint.part]]; empty: in all",
+    )
     outcome: Outcome = Field(
         description="not-applicable: the operator changes nothing in this evidence"
     )
@@ -47,6 +51,11 @@ class MutantOutcome(Model):
     )
 
     @property
+    def where(self) -> str:
+        """The event, and the part of its records, if it is about one."""
+        return _where(self.event, self.part)
+
+    @property
     def is_untried(self) -> bool:
         """Whether it changes nothing, and series.toml does not say why."""
         return self.outcome == "not-applicable" and not self.because
@@ -60,12 +69,19 @@ class RefutedArgument(Model):
     field: str
     operator: str
     why: str
+    part: str = ""
+
+    @property
+    def where(self) -> str:
+        """The event, and the part of its records, if it is about one."""
+        return _where(self.event, self.part)
 
 
 @dataclass(frozen=True)
 class Row:
     """The outcomes of one field, for reading: operators by the check or argument.
 
+    ``event`` may have a part of its records after it, see `MutantOutcome.where`.
     What is ``idle`` changes nothing, for a reason; what is ``untried``, for none.
     """
 
@@ -111,7 +127,7 @@ class Mutation(Model):
         """A row for each field, and for the records, of each event."""
         rows: dict[tuple[str, str], Row] = {}
         for mutant in self.mutants:
-            key = mutant.event, mutant.field
+            key = mutant.where, mutant.field
             row = rows.setdefault(key, Row(*key, {}, {}, [], {}, []))
             match mutant.outcome:
                 case "caught":
@@ -133,6 +149,10 @@ class Mutation(Model):
     def unchanged(self) -> list[str]:
         """What changes nothing for a reason, a line for each reason."""
         return _by_reason([(row, row.idle) for row in self.rows()])
+
+
+def _where(event: str, part: str) -> str:
+    return f"{event} ({part})" if part else event
 
 
 def _reason(mutant: MutantOutcome) -> str:

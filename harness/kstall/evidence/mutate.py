@@ -46,6 +46,8 @@ NAME = "every_value_is_falsifiable"
 _LIMIT = 20.0
 _PR_SET_PDEATHSIG = 1
 _SHOWN = 8
+#: Why an operator needs no argument if it was tried on all records.
+_SAME = "it changes nothing in this part of the records"
 
 
 class NotProven(KstallError):
@@ -111,9 +113,10 @@ def judged(
     began = time.monotonic()
     genuine = Genuine(series, saved)
     witnesses, silent = _witnesses(series, genuine)
-    groups: dict[tuple[str, str], list[FieldMutant]] = {}
+    groups: dict[tuple[str, str, str], list[FieldMutant]] = {}
     for mutant in operators.mutants(series, saved):
-        groups.setdefault((mutant.event, mutant.field), []).append(mutant)
+        values = mutant.event, mutant.part, mutant.field
+        groups.setdefault(values, []).append(mutant)
     outcomes = _judge_all(_Bench(genuine, witnesses), [*groups.values()], workers)
     return Mutation(
         digest=key,
@@ -313,7 +316,7 @@ def _end_with(parent: int) -> None:
 def argued(series: Series, report: Mutation) -> Mutation:
     """``report``, with the current arguments of series.toml."""
     arguments = {
-        (event, field or RECORDS, operator): argument
+        (event, argument.part or "", field or RECORDS, operator): argument
         for argument in series.spec.unproven
         for event, field, operator in argument.keys
     }
@@ -323,10 +326,13 @@ def argued(series: Series, report: Mutation) -> Mutation:
         outcome = mutant.model_copy(update={"because": "", "resolution": ""})
         if outcome.outcome == "argued":
             outcome.outcome = "escaped"
+        if outcome.outcome == "not-applicable" and outcome.part:
+            outcome.because = _SAME
         keys = [
             key
             for event in operators.split(outcome.event)
-            if (key := (event, outcome.field, outcome.operator)) in arguments
+            for part in dict.fromkeys((outcome.part, ""))
+            if (key := (event, part, outcome.field, outcome.operator)) in arguments
             and not _why_refuted(arguments[key], outcome)
         ]
         if outcome.outcome != "caught" and keys:
@@ -340,14 +346,14 @@ def argued(series: Series, report: Mutation) -> Mutation:
                     outcome.resolution = f"{operators.moved_ms(outcome.noticed)} ms"
         outcomes.append(outcome)
     by_key = {
-        (outcome.event, outcome.field, outcome.operator): outcome
+        (outcome.event, outcome.part, outcome.field, outcome.operator): outcome
         for outcome in outcomes
     }
     stale, spare = [], []
     for key, argument in arguments.items():
-        event, field, operator = key
+        event, part, field, operator = key
         refuted = functools.partial(
-            RefutedArgument, event=event, field=field, operator=operator
+            RefutedArgument, event=event, part=part, field=field, operator=operator
         )
         other = by_key.get(key)
         if other is None:
@@ -385,7 +391,7 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
     verdict = Verdict()
     fields: dict[tuple[str, str], list[MutantOutcome]] = {}
     for outcome in report.mutants:
-        fields.setdefault((outcome.event, outcome.field), []).append(outcome)
+        fields.setdefault((outcome.where, outcome.field), []).append(outcome)
     untried = _untried(report)
     for (event, field), outcomes in fields.items():
         escaped = [outcome for outcome in outcomes if outcome.outcome == "escaped"]
@@ -401,9 +407,10 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
         noticed = caught or any(
             outcome.outcome == "argued" or outcome.left_open for outcome in outcomes
         )
-        verdict.true(
-            f"{label}: any caught or argued", bool(noticed), f"{caught} caught"
-        )
+        if not all(outcome.because == _SAME for outcome in outcomes):
+            verdict.true(
+                f"{label}: any caught or argued", bool(noticed), f"{caught} caught"
+            )
         # No fault of the patch: other evidence may show more.
         with verdict.excused(untried):
             unchanged = [outcome for outcome in outcomes if outcome.is_untried]
@@ -411,7 +418,7 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
                 f"{label}: changes nothing, not argued", _named(unchanged), "none"
             )
     stale = [
-        f"{argument.event} {argument.field}: {argument.operator}: {argument.why}"
+        f"{argument.where} {argument.field}: {argument.operator}: {argument.why}"
         for argument in report.stale
     ]
     label = "arguments of [[unproven]] that do not hold"

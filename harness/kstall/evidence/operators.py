@@ -47,11 +47,14 @@ class FieldMutant:
 
     Events with the same fields can be of one class, which assigns them in one place:
     ``system:one+other`` falsifies both at once.
+
+    With ``part`` only the records of that part of the event are false.
     """
 
     event: str
     field: str
     operator: str
+    part: str = ""
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -117,14 +120,18 @@ class Firing:
 def mutants(series: Series, saved: Evidence) -> Iterator[FieldMutant]:
     """Every operator for every field of every new event, and for its records."""
     for point in series.spec.tracepoint:
-        yield from _of_fields(point.event, types(point, saved))
-        for name in _RECORD_OPERATORS:
-            yield FieldMutant(point.event, RECORDS, name)
+        kinds = types(point, saved)
+        for part in ("", *(part.name for part in point.part)):
+            yield from _of_fields(point.event, kinds, part)
+            for name in _RECORD_OPERATORS:
+                yield FieldMutant(point.event, RECORDS, name, part)
     for event, point in _classes(series):
         yield from _of_fields(event, types(point, saved))
 
 
-def _of_fields(event: str, types: Mapping[str, FieldType]) -> Iterator[FieldMutant]:
+def _of_fields(
+    event: str, types: Mapping[str, FieldType], part: str = ""
+) -> Iterator[FieldMutant]:
     for field, kind in types.items():
         others = [
             name
@@ -136,7 +143,7 @@ def _of_fields(event: str, types: Mapping[str, FieldType]) -> Iterator[FieldMuta
         behind = [*types][[*types].index(field) :]
         names += [f"swapped with {name}" for name in others if name in behind]
         for name in names:
-            yield FieldMutant(event, field, name)
+            yield FieldMutant(event, field, name, part)
 
 
 def _classes(series: Series) -> Iterator[tuple[str, Tracepoint]]:

@@ -196,7 +196,7 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
                 console.print(f"changes nothing: {escape(line)}")
         for mutant in mutation.mutants:
             if mutant.outcome == "escaped" and mutant.broke:
-                where = f"{mutant.event} {mutant.field}: {mutant.operator}"
+                where = f"{mutant.where} {mutant.field}: {mutant.operator}"
                 console.print(escape(f"{where}: {mutant.broke[0]}"))
         for stale in mutation.stale:
             console.print("[bold red]does not hold:[/] " + escape(_argument(stale)))
@@ -207,7 +207,7 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
 
 
 def _argument(refuted: falsity.RefutedArgument) -> str:
-    where = f"{refuted.event} {refuted.field}"
+    where = f"{refuted.where} {refuted.field}"
     return f"[[unproven]] {where}: {refuted.operator}: {refuted.why}"
 
 

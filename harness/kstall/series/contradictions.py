@@ -80,6 +80,28 @@ def _of_tracepoints(spec: Spec) -> Iterator[Fault]:
                 yield key, f"{field} is no number"
             if len(set(values)) < len(values):
                 yield key, f"{field}: a value is there twice"
+        yield from _of_parts(spec, position)
+
+
+def _of_parts(spec: Spec, position: int) -> Iterator[Fault]:
+    """Contradictions of the parts of one tracepoint's records."""
+    point = spec.tracepoint[position]
+    watching = {
+        load.name
+        for load in spec.workload
+        if point.event in (*load.events, *load.record)
+    }
+    names = [part.name for part in point.part]
+    for number, part in enumerate(point.part):
+        table = ("tracepoint", position, "part", number)
+        if part.name in names[:number]:
+            yield table, f"second part called {part.name}"
+        for name in part.workloads:
+            if name not in watching:
+                yield (*table, "workloads"), f"{name} does not record {point.event}"
+        for field in part.where:
+            if field not in point.fields:
+                yield (*table, "where"), f"{point.event} has no field {field}"
 
 
 def _of_workloads(project: Project, spec: Spec) -> Iterator[Fault]:
@@ -193,7 +215,8 @@ def _of_needs(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
 
 def _of_unproven(spec: Spec) -> Iterator[Fault]:
     fields = {point.event: point.fields for point in spec.tracepoint}
-    argued: set[tuple[str, str | None, str]] = set()
+    parts = {(point.event, p.name) for point in spec.tracepoint for p in point.part}
+    argued: set[tuple[str | None, ...]] = set()
     for position, unproven in enumerate(spec.unproven):
         table = ("unproven", position)
         if unproven.event not in fields:
@@ -202,10 +225,12 @@ def _of_unproven(spec: Spec) -> Iterator[Fault]:
         for field in unproven.fields:
             if field not in fields[unproven.event]:
                 yield (*table, "fields"), f"{unproven.event} has no field {field}"
+        if unproven.part and (unproven.event, unproven.part) not in parts:
+            yield (*table, "part"), f"{unproven.event} has no part {unproven.part}"
         for key in unproven.keys:
-            if key in argued:
+            if (unproven.part, *key) in argued:
                 yield (*table, "operators"), f"{key[2]} is argued twice"
-            argued.add(key)
+            argued.add((unproven.part, *key))
 
 
 def _of_shown(spec: Spec) -> Iterator[Fault]:

@@ -95,6 +95,26 @@ class SiteSpec(Table):
     context: Text
 
 
+class Part(Table):
+    """Records of an event that are made in a place of their own.
+
+    They are those of ``workloads``, if it names any, whose fields have one of the
+    values of ``where``: `kstall mutate` falsifies them alone as well.
+    """
+
+    name: CName
+    workloads: tuple[Name, ...] = ()
+    where: dict[Identifier, Annotated[tuple[int, ...], Field(min_length=1)]] = Field(
+        default={}
+    )
+
+    @model_validator(mode="after")
+    def _not_all(self) -> Part:
+        if not (self.workloads or self.where):
+            raise ValueError("either workloads or where: else it is all records")
+        return self
+
+
 class MachineSpec(Table):
     """The guest that the workloads need.
 
@@ -139,6 +159,9 @@ class Tracepoint(Table):
     as a number and of a flag that is no ``bool``, ``values = { full = [0, 1] }``:
     `kstall mutate` replaces each by another one.
 
+    A value that is wrong at one site only has to be noticed as well: ``part`` says
+    which records are that site's, where the event has several.
+
     A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
     the probe's arguments, and ``reads`` names integers behind pointer arguments that
     the recorder reads along, ``cpu = "cfs_rq->rq->cpu"``.
@@ -151,6 +174,7 @@ class Tracepoint(Table):
     header: Text
     joins: Text
     site: Annotated[tuple[SiteSpec, ...], Field(min_length=1)]
+    part: tuple[Part, ...] = ()
     fields: dict[Identifier, Text]
     values: dict[Identifier, Annotated[tuple[int, ...], Field(min_length=2)]] = Field(
         default={}
@@ -368,7 +392,8 @@ class Unproven(Table):
     """What a run cannot show of an event's values, and why that is right.
 
     ``operators`` are those of `kstall mutate` that no check notices on any of
-    ``fields``, or, without any, on whole records.  ``resolution`` says what the
+    ``fields``, or, without any, on whole records; with ``part`` only if they are
+    applied to that `Part` of the records alone.  ``resolution`` says what the
     instrument resolves, where a difference below that is the reason: on a faster
     machine a check may notice it.
 
@@ -382,6 +407,7 @@ class Unproven(Table):
     """
 
     event: EventName
+    part: CName | None = None
     fields: tuple[Identifier, ...] = ()
     operators: Annotated[tuple[Text, ...], Field(min_length=1)]
     changes_nothing: bool = False
