@@ -23,6 +23,7 @@ from workloadprograms import program
 
 US = 1_000
 MS = 1_000_000
+PAGE = 4096
 EVENTS = {"iotlb_sync": 40, "iotlb_fq_flush": 120}
 #: Of each turn when it began and ended, and what was told in it: ts, duration.
 TURNS = [(number * 50 * MS, number * 50 * MS + 40 * MS) for number in range(1, 121)]
@@ -229,6 +230,15 @@ def _looks_strict(lazy: Lazy) -> None:
             cast(dict[str, object], event.fields)["lazy"] = 0
 
 
+def _timed(field: str, ns: int) -> Callable[[Lazy], None]:
+    def change(lazy: Lazy) -> None:
+        for event in lazy.events:
+            if field in event.fields:
+                cast(dict[str, object], event.fields)[field] = ns
+
+    return change
+
+
 def _elsewhere(lazy: Lazy) -> None:
     # As many bytes, and still after the unmapping that it belongs to.
     lazy.waits[0] = _wait(lazy.waits[0][0], 0x40000)
@@ -255,6 +265,7 @@ def _one_not_freed(lazy: Lazy) -> None:
 SYNCS = "iotlb_sync, one for each dma_iova_unlink()"
 QUEUED = "unmappings left to the queue"
 PROBED = "range, domain and device as probes saw them"
+TIMES = "times other than probes saw them"
 
 
 @pytest.mark.parametrize(
@@ -284,6 +295,10 @@ PROBED = "range, domain and device as probes saw them"
         (_waiting, _looks_strict, {"lazy"}),
         (_waiting, _another_s, {PROBED, "its device"}),
         (_waiting, _elsewhere, {PROBED}),
+        (_waiting, _timed("unmap_ns", 0), {TIMES}),
+        (_waiting, _timed("unmap_ns", 20 * US), {TIMES}),
+        (_waiting, _timed("sync_ns", 0), {TIMES}),
+        (_waiting, _timed("sync_ns", 100 * US), {TIMES}),
         (
             _waiting,
             _mixed,
@@ -551,6 +566,92 @@ def test_identity(checks: ModuleType, tmp_path: Path, field: str) -> None:
     other: dict[str, object] = {"iova": 0x20000, "domain": 1, "device": "0000:00:04.0"}
     evidence = _strict(tmp_path, lambda fields: fields.update({field: other[field]}))
     assert "other than probes saw it" in _wrong(checks.strict_unmapping_waits(evidence))
+
+
+#: Above 4 GiB.
+HIGH = 0xFFFF_FFFF_0000
+
+
+def _strict_disk(
+    place: Path, told: dict[str, int | str], *, probed: bool = True
+) -> Evidence:
+    """256 requests of each kind; all events have what is ``told`` in place of the
+    truth, and without ``probed`` the program had no probes."""
+    folder = place / "disk-strict"
+    folder.mkdir()
+    events: list[Event] = []
+    waits = []
+    facts: list[dict[str, object]] = []
+    for name, begin in BEGINS.items():
+        for turn in range(256):
+            at = begin + (turn + 1) * MS
+            last = HIGH + PAGE - 1
+            waits.append((*_wait(at // US, HIGH)[:6], HIGH, last, DOMAIN))
+            fields: dict[str, int | str] = {
+                "iova": HIGH,
+                "size": PAGE,
+                "unmap_ns": 1900,
+                "sync_ns": 9500,
+                "domain": DOMAIN,
+                "lazy": 0,
+                "device": DISK,
+            }
+            events.append(_event(at + 13 * US, "iotlb_sync", **fields | told))
+        runs = [2 if name == "scattered" else 1] * 256
+        facts.append(
+            {
+                "what": "phase",
+                "name": name,
+                "begin_ns": begin,
+                "end_ns": begin + 900 * MS,
+                "type": "DMA",
+                "device": DISK,
+                "requests": 256,
+                "bytes": 256 * PAGE,
+                "sectors": 256 * PAGE // 512,
+                "runs": runs,
+                "runs_after": runs,
+            }
+        )
+    if probed:
+        facts.append({"what": "probes", "waits": waits})
+    (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
+    load = WorkloadResult("disk-strict", folder, {}, {})
+    load.__dict__["_traced"] = tuple(events)
+    return Evidence(place, {}, {"disk-strict": load}, {})
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({}, set()),
+        *(
+            ({field: value}, {"other than probes saw it"})
+            for field, value in (
+                ("iova", 0),
+                ("iova", HIGH & 0xFFFF_FFFF),
+                ("domain", 0),
+                ("unmap_ns", 0),
+                ("unmap_ns", 9500),
+                ("sync_ns", 0),
+                ("sync_ns", 1900),
+            )
+        ),
+        ({"device": "0000:00:04.0"}, {"its device", "other than probes saw it"}),
+    ],
+)
+def test_a_strict_disk(
+    checks: ModuleType, tmp_path: Path, told: dict[str, int | str], wrong: set[str]
+) -> None:
+    saved = _strict_disk(tmp_path, told)
+    assert _wrong(checks.disk_bytes_are_bytes_invalidated(saved)) == wrong
+
+
+def test_a_strict_disk_without_probes(checks: ModuleType, tmp_path: Path) -> None:
+    verdict = checks.disk_bytes_are_bytes_invalidated(
+        _strict_disk(tmp_path, {}, probed=False)
+    )
+    assert _wrong(verdict) == {"calls of the driver"}
 
 
 NIC = "0000:00:04.0"

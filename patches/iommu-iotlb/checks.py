@@ -110,15 +110,8 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
         inside = _waits_in(waits, phase)
         v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
-        wrong = Counter[str](range=0, device=0, domain=0)
-        for sync, wait in zip(syncs, inside, strict=False):
-            last = sync.number("iova") + sync.number("size") - 1
-            wrong["range"] += (wait.first, wait.last) != (sync.number("iova"), last)
-            wrong["device"] += wait.device != sync.fields["device"]
-            wrong["domain"] += wait.domain != sync.number("domain")
-        v.equal(
-            f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
-        )
+        wrong = _misnamed(syncs, inside)
+        v.equal(f"{name}: other than probes saw it", wrong, dict.fromkeys(wrong, 0))
     return v
 
 
@@ -134,23 +127,8 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
         if not _enough(v, f"{name}: probed", len(inside)):
             continue
         v.equal(f"{name}: iotlb_sync", len(syncs), len(inside))
-        wrong = Counter[str](unmap_ns=0, sync_ns=0, time=0)
-        for sync, wait in zip(syncs, inside, strict=False):
-            at = sync.ts_ns // CUT_NS
-            wrong["unmap_ns"] += not _lasted(
-                sync.number("unmap_ns"),
-                (wait.begin, wait.end),
-                (wait.asked, wait.sync_begin),
-            )
-            wrong["sync_ns"] += not _lasted(
-                sync.number("sync_ns"),
-                (wait.sync_begin, wait.sync_end),
-                (wait.end, at),
-            )
-            wrong["time"] += at < wait.sync_end
-        v.equal(
-            f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
-        )
+        wrong = _mistimed(syncs, inside)
+        v.equal(f"{name}: other than probes saw it", wrong, dict.fromkeys(wrong, 0))
         waited = sum(map(_spent, syncs))
         # Two averages of the benchmark, each cut to 100 ns.
         most = (phase.facts["avg_unmap_100ns"] + 2) * 100 * len(syncs)
@@ -166,13 +144,8 @@ def either_device_is_reported(ev: Evidence) -> Verdict:
     waits = _waits(load)
     v.equal("devices", len(_devices(syncs)), 2)
     v.equal("iotlb_sync", len(syncs), len(waits))
-    wrong = Counter[str](range=0, device=0, domain=0)
-    for sync, wait in zip(syncs, waits, strict=False):
-        last = sync.number("iova") + sync.number("size") - 1
-        wrong["range"] += (wait.first, wait.last) != (sync.number("iova"), last)
-        wrong["device"] += wait.device != sync.fields["device"]
-        wrong["domain"] += wait.domain != sync.number("domain")
-    v.equal("other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
+    wrong = _misnamed(syncs, waits)
+    v.equal("other than probes saw it", wrong, dict.fromkeys(wrong, 0))
     flushes = load.events("iotlb_fq_flush")
     domains = [flush.number("domain") for flush in flushes]
     (facts,) = _facts(load, "flushes")
@@ -187,7 +160,9 @@ def either_device_is_reported(ev: Evidence) -> Verdict:
 def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
     """The block layer counts requests and sectors without knowing of an IOMMU."""
     v = Verdict()
-    for phase in _phases(ev.workload("disk-strict"), READS):
+    load = ev.workload("disk-strict")
+    waits = _waits(load)
+    for phase in _phases(load, READS):
         name = phase.name
         _check_placement(v, phase)
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
@@ -198,7 +173,11 @@ def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
         v.equal(f"{name}: sum of size / 512", total // 512, phase.facts["sectors"])
         v.equal(f"{name}: lazy", {sync.fields["lazy"] for sync in syncs}, {0})
         v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
-    (small,) = _phases(ev.workload("disk-strict"), ("small",))
+        inside = _waits_in(waits, phase)
+        v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
+        wrong = _misnamed(syncs, inside) | _mistimed(syncs, inside)
+        v.equal(f"{name}: other than probes saw it", wrong, dict.fromkeys(wrong, 0))
+    (small,) = _phases(load, ("small",))
     sizes = Counter(sync.number("size") for sync in small.named("iotlb_sync"))
     v.equal("small: sizes", dict(sizes), {PAGE: 256})
     return v
@@ -334,6 +313,34 @@ def _as_probed(
     v.equal(f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
 
 
+def _misnamed(syncs: Iterable[Event], waits: Iterable[Wait]) -> dict[str, int]:
+    """How many do not say whose unmapping it was as probes saw it."""
+    wrong = {"range": 0, "device": 0, "domain": 0}
+    for sync, wait in zip(syncs, waits, strict=False):
+        last = sync.number("iova") + sync.number("size") - 1
+        wrong["range"] += (wait.first, wait.last) != (sync.number("iova"), last)
+        wrong["device"] += wait.device != sync.fields["device"]
+        wrong["domain"] += wait.domain != sync.number("domain")
+    return wrong
+
+
+def _mistimed(syncs: Iterable[Event], waits: Iterable[Wait]) -> dict[str, int]:
+    """How many have a time that is outside the limits that probes give."""
+    wrong = {"unmap_ns": 0, "sync_ns": 0, "time": 0}
+    for sync, wait in zip(syncs, waits, strict=False):
+        at = sync.ts_ns // CUT_NS
+        wrong["unmap_ns"] += not _lasted(
+            sync.number("unmap_ns"),
+            (wait.begin, wait.end),
+            (wait.asked, wait.sync_begin),
+        )
+        wrong["sync_ns"] += not _lasted(
+            sync.number("sync_ns"), (wait.sync_begin, wait.sync_end), (wait.end, at)
+        )
+        wrong["time"] += at < wait.sync_end
+    return wrong
+
+
 def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     """Whether ``ns`` is as long as ``inner``, and not longer than ``outer``.
 
@@ -439,11 +446,14 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
         for sync in syncs
     ]
     v.equal("sum of size", sum(size for _, size, *_ in traced), total if waiting else 0)
+    inside = _waits_in(_waits(load), phase)
     probed = [
         (wait.first, wait.last + 1 - wait.first, wait.domain, wait.device)
-        for wait in _waits_in(_waits(load), phase)
+        for wait in inside
     ]
     v.true("range, domain and device as probes saw them", traced == probed)
+    wrong = _mistimed(syncs, inside)
+    v.equal("times other than probes saw them", wrong, dict.fromkeys(wrong, 0))
     devices = {phase.facts["device"]} if waiting else set()
     v.true("its device", _devices(syncs) == devices)
     queued = requests - waiting
@@ -838,8 +848,8 @@ def _lazy_phases(ev: Evidence) -> list[tuple[str, Phase]]:
 
 
 def _waits(load: WorkloadResult) -> list[Wait]:
-    (probes,) = _facts(load, "probes")
-    return [Wait(*wait) for wait in probes["waits"]]
+    probes = _facts(load, "probes")
+    return [Wait(*wait) for facts in probes for wait in facts["waits"]]
 
 
 def _entered(load: WorkloadResult, phase: Phase) -> Counter[str]:

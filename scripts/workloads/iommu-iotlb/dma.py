@@ -321,6 +321,8 @@ class Probes:
     #: The functions that are given a device, and unmap its memory.
     _ENTRIES = (
         *("iommu_dma_unmap_phys", "iommu_dma_unmap_sg", "dma_iova_unlink"),
+        # Before 7.3 it does not call dma_iova_unlink().
+        "dma_iova_destroy",
         # A driver that lets its device go frees its coherent memory.
         "iommu_dma_free",
     )
