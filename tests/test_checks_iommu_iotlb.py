@@ -1023,6 +1023,21 @@ def test_an_event_is_switched_on_until_it_comes(
     assert kinds == ({"not-in-time"} if owed else set())
 
 
+def test_the_fastest_machine_does_not_fill_a_buffer(
+    project_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = program(project_root, monkeypatch, "iommu-iotlb/iotlb")
+    bench = MagicMock()
+    module.placed(bench)
+    crowd = bench.run.call_args.kwargs
+    room = 8192 << 10
+    # Bytes of a record, with its header: dma:dma_unmap_phys, two probes, iommu:unmap.
+    alone, both = 10**9 // module.FAST_NS, 10**9 // crowd["pause_ns"]
+    assert alone * 68 <= room
+    for size in (2 * 20, 36):
+        assert crowd["seconds"] * both * size <= room
+
+
 def test_a_crowd_is_not_over_before_all_is_freed(
     project_root: Path,
     tmp_path: Path,
