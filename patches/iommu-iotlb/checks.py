@@ -20,8 +20,8 @@ from typing import Any
 
 from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
-#: ftrace prints whole microseconds, cut off.
-CUT_NS = 1000
+#: ftrace prints whole microseconds, rounded.
+US = 1000
 PAGE = 4096
 FQ_ENTRIES = 255  # of a ring of 256, one is never used
 STRICT_PHASES = ("one", "sixteen", "tables")
@@ -270,7 +270,7 @@ def _account(phase: Phase) -> Account:
                 wrong["full"] += not freed <= count - 1 <= freed + missed
                 continue
             began = event.ts_ns - event.number("flush_ns") - event.number("free_ns")
-            before = bisect.bisect_left(at, began - CUT_NS)
+            before = bisect.bisect_left(at, began - US)
             if before < count or cpus - {event.cpu}:
                 missed = max(count - freed, 0)
             # One entry can be unmapped and not in the queue yet.
@@ -279,7 +279,7 @@ def _account(phase: Phase) -> Account:
 
 
 def _flushes_in(flushes: Iterable[Flush], phase: Phase) -> list[Flush]:
-    begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+    begin, end = phase.facts["begin_ns"] // US, phase.facts["end_ns"] // US
     return [flush for flush in flushes if begin <= flush.begin <= end]
 
 
@@ -292,10 +292,10 @@ def _as_probed(
 ) -> None:
     """Compare each event with its flush; these, and ``events``, are of one CPU."""
     v.equal(f"{name}: iotlb_fq_flush", len(flushes), len(probed))
-    times = [event.ts_ns // CUT_NS for event in events]
+    times = [event.ts_ns // US for event in events]
     wrong = Counter[str](domain=0, full=0, freed=0, flush_ns=0, free_ns=0, time=0)
     for event, flush in zip(flushes, probed, strict=False):
-        at = event.ts_ns // CUT_NS
+        at = event.ts_ns // US
         wrong["domain"] += event.number("domain") != flush.domain
         wrong["full"] += event.number("full") != int(not flush.timer)
         wrong["freed"] += event.number("freed") != flush.freed
@@ -328,7 +328,7 @@ def _mistimed(syncs: Iterable[Event], waits: Iterable[Wait]) -> dict[str, int]:
     """How many have a time that is outside the limits that probes give."""
     wrong = {"unmap_ns": 0, "sync_ns": 0, "time": 0}
     for sync, wait in zip(syncs, waits, strict=False):
-        at = sync.ts_ns // CUT_NS
+        at = sync.ts_ns // US
         wrong["unmap_ns"] += not _lasted(
             sync.number("unmap_ns"),
             (wait.begin, wait.end),
@@ -344,11 +344,11 @@ def _mistimed(syncs: Iterable[Event], waits: Iterable[Wait]) -> dict[str, int]:
 def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     """Whether ``ns`` is as long as ``inner``, and not longer than ``outer``.
 
-    Both are spans in us between truncated timestamps: each can be a microsecond
+    Both are spans in us between rounded timestamps: each can be a microsecond
     shorter or longer than it really was.
     """
     least, most = (inner[1] - inner[0] - 1), (outer[1] - outer[0] + 1)
-    return least * CUT_NS < ns < most * CUT_NS
+    return least * US < ns < most * US
 
 
 def timer_frees_the_rest(ev: Evidence) -> Verdict:
@@ -402,7 +402,7 @@ def full_flush_is_before_its_device(ev: Evidence) -> Verdict:
         after = [
             device
             for at, pid, device in facts["named"]
-            if event.ts_ns // CUT_NS <= at <= end // CUT_NS and pid == event.pid
+            if event.ts_ns // US <= at <= end // US and pid == event.pid
         ]
         devices[after[0] if after else "none"] += 1
     expected = {phase.facts["device"]: len(full)}
@@ -557,15 +557,15 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
         v.at_least(f"{event}: events of CPU 0", of_cpu_0, LEAST)
         early = lost = 0
         late = Counter[int]()
-        begins = [begin - CUT_NS for begin, _ in turns]
+        begins = [begin - US for begin, _ in turns]
         for at, took, _ in events:
             turn = bisect.bisect_left(begins, at) - 1
             if turn < 0:
                 lost += 1
                 continue
             begin, end = turns[turn]
-            late[turn] += at - CUT_NS > end
-            early += at + CUT_NS - took < begin
+            late[turn] += at - US > end
+            early += at + US - took < begin
         v.equal(f"{event}: before all turns", lost, 0)
         most = max(late.values(), default=0)
         v.at_most(f"{event}: after a turn, most for any", most, late_at_most)
@@ -624,7 +624,7 @@ def lazy_tables_are_silent(ev: Evidence) -> Verdict:
         v.none(f"{name}: iotlb_sync", phase.named("iotlb_sync"))
         freed = sum(flush.number("freed") for flush in phase.named("iotlb_fq_flush"))
         v.equal(f"{name}: freed by flushes", freed, len(unmaps))
-        begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+        begin, end = phase.facts["begin_ns"] // US, phase.facts["end_ns"] // US
         inside = sorted(
             ended - began
             for began, ended, *_ in probes["walks"]
@@ -855,7 +855,7 @@ def _waits(load: WorkloadResult) -> list[Wait]:
 def _entered(load: WorkloadResult, phase: Phase) -> Counter[str]:
     """How often each probed function was entered in a phase."""
     (probes,) = _facts(load, "probes")
-    begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+    begin, end = phase.facts["begin_ns"] // US, phase.facts["end_ns"] // US
     return Counter(name for at, name in probes["entered"] if begin <= at <= end)
 
 
@@ -869,7 +869,7 @@ def _unlinking(load: WorkloadResult) -> tuple[str, ...]:
 
 
 def _waits_in(waits: Iterable[Wait], phase: Phase) -> list[Wait]:
-    begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+    begin, end = phase.facts["begin_ns"] // US, phase.facts["end_ns"] // US
     return [wait for wait in waits if begin <= wait.begin <= end]
 
 
@@ -883,8 +883,8 @@ def _all_phases(load: WorkloadResult) -> list[Phase]:
 
 
 def _phase(load: WorkloadResult, facts: Mapping[str, Any]) -> Phase:
-    # Events are cut to microseconds, so cut the beginning as well.
-    begin = facts["begin_ns"] // CUT_NS * CUT_NS
+    # Events are rounded to microseconds, so cut the beginning.
+    begin = facts["begin_ns"] // US * US
     events = tuple(e for e in load.events() if begin <= e.ts_ns <= facts["end_ns"])
     return Phase(facts["name"], facts, events)
 
