@@ -16,7 +16,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from kstall.base import arch
 from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.series import Project
 from kstall.verdict import Verdict, run_check
 from kstall_guest import hosttime, waiting, workload
 from workloadprograms import program
@@ -652,6 +654,16 @@ def test_a_strict_disk_without_probes(checks: ModuleType, tmp_path: Path) -> Non
         _strict_disk(tmp_path, {}, probed=False)
     )
     assert _wrong(verdict) == {"calls of the driver"}
+
+
+@pytest.mark.parametrize("on", [arch.X86_64, arch.ARM64])
+def test_a_disk_has_addresses_above_4_gib(
+    project_copy: Project, on: arch.Architecture
+) -> None:
+    (series,) = project_copy.load(["iommu-iotlb"])
+    spec = series.on(on).spec
+    assert "iommu.forcedac=1" in spec.machine.append
+    assert not any("iova" in argument.fields for argument in spec.unproven)
 
 
 NIC = "0000:00:04.0"
