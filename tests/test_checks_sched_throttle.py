@@ -18,6 +18,7 @@ from kstall.verdict import run_check
 
 MS = 1_000_000
 GROUP = 37
+QUEUE = 0xFFFF888000000000
 PIDS = (101, 102, 103)
 WORKER = 201
 #: SCHED_CFS_UNTHROTTLE_*.
@@ -46,7 +47,7 @@ def _record(name: str, ts: int, **fields: int) -> Record:
         "pid": 0,
         "tgid": 0,
         "comm": "x",
-        "fields": {"cgroup": GROUP, "on": 0, "clock": ts, **fields},
+        "fields": {"cfs_rq": QUEUE, "cgroup": GROUP, "on": 0, "clock": ts, **fields},
     }
 
 
@@ -184,6 +185,11 @@ def _as_a_change(records: list[Record]) -> None:
     records[1]["fields"]["reason"] = CHANGE
 
 
+def _of_the_root(records: list[Record]) -> None:
+    """The end names the queue of the CPU."""
+    records[1]["fields"] |= {"cfs_rq": QUEUE + 64, "cgroup": 1}
+
+
 def _by_another(records: list[Record]) -> None:
     records[1]["pid"] = 7
 
@@ -205,6 +211,7 @@ def _start_in_between(records: list[Record]) -> None:
     [
         (_nothing, set()),
         (_as_a_change, {"by-pi: boost: reasons"}),
+        (_of_the_root, {"by-pi: boost: queue"}),
         (_by_another, {"current in these"}),
         (_no_new_start, {"starts once it has unlocked"}),
         (_start_in_between, {"events while it is boosted"}),
@@ -767,20 +774,36 @@ def test_only_a_task_that_stops_by_itself_begins_the_time(
         _record("unthrottle_task", 50 * MS, task=first, reason=REFILL),
         _record("unthrottle_task", 50 * MS, task=second, reason=REFILL),
     ]
-    group = {"what": "group", "name": "x", "cgroup": GROUP, "parent": 1}
-    loads = {}
-    for name in checks._WORKLOADS:
-        evidence = _evidence(tmp_path, name, records, group)
-        loads[name] = evidence.workload(name)
-    verdict = checks.ends_match_starts(Evidence(tmp_path, {}, loads, {}))
-    assert _wrong(verdict) == set()
+    assert _wrong(_matched(checks, tmp_path / "right", records)) == set()
     records[3]["fields"]["delta"] += MS
-    (tmp_path / "wrong").mkdir()
-    for name in checks._WORKLOADS:
-        evidence = _evidence(tmp_path / "wrong", name, records, group)
-        loads[name] = evidence.workload(name)
-    verdict = checks.ends_match_starts(Evidence(tmp_path, {}, loads, {}))
-    assert _wrong(verdict) == {
+    assert _wrong(_matched(checks, tmp_path / "wrong", records)) == {
         f"{name}: queues, other than the clock's difference"
         for name in checks._WORKLOADS
     }
+
+
+@pytest.mark.parametrize("field", ["cfs_rq", "cgroup", "on"])
+def test_a_task_s_end_names_the_queue_of_its_beginning(
+    checks: ModuleType, tmp_path: Path, field: str
+) -> None:
+    of_it = {"task": PIDS[0]}
+    records = [
+        _record("throttle_task", 10 * MS, **of_it),
+        _record("unthrottle_task", 50 * MS, reason=CHANGE, **of_it),
+    ]
+    assert _wrong(_matched(checks, tmp_path / "right", records)) == set()
+    records[1]["fields"][field] = 1
+    assert _wrong(_matched(checks, tmp_path / "wrong", records)) == {
+        f"{name}: tasks, ends on another queue" for name in checks._WORKLOADS
+    }
+
+
+def _matched(checks: ModuleType, place: Path, records: list[Record]) -> Any:
+    """The verdict on these ``records`` of each workload."""
+    place.mkdir()
+    group = {"what": "group", "name": "x", "cgroup": GROUP, "parent": 1}
+    loads = {
+        name: _evidence(place, name, records, group).workload(name)
+        for name in checks._WORKLOADS
+    }
+    return checks.ends_match_starts(Evidence(place, {}, loads, {}))

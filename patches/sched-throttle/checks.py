@@ -614,6 +614,8 @@ def ends_match_starts(ev: Evidence) -> Verdict:
         tasks = _pair(run.record(*_TASK), _TASK, ("task",))
         v.at_least(f"{name}: tasks throttled", len(tasks.pairs), 1)
         v.equal(f"{name}: tasks, out of turn or left open", tasks.odd, 0)
+        elsewhere = [b for a, b in tasks.pairs if _queue(a) != _queue(b)]
+        v.none(f"{name}: tasks, ends on another queue", elsewhere)
         v.equal(f"{name}: queues, out of turn or left open", queues.odd, 0)
         starts = run.record(_TASK[0])
         wrong = [
@@ -731,6 +733,11 @@ def _clock(event: Event) -> int:
     return event.number("clock")
 
 
+def _queue(event: Event) -> tuple[int, int, int]:
+    """The queue that an event names, and the group and CPU of that queue."""
+    return event.number("cfs_rq"), event.number("cgroup"), event.number("on")
+
+
 @dataclass(frozen=True)
 class Span:
     """A task's throttling."""
@@ -832,6 +839,7 @@ def _check_end(
     for span in _spans(run, step["pid"]):
         if span.end is ends[0]:
             v.at_least(f"{name}: time", span.ns, least, "ns")
+            v.equal(f"{name}: queue", _queue(span.end), _queue(span.start))
 
 
 def _call(load: WorkloadResult, pid: int, call: Mapping[str, Any]) -> tuple[int, int]:
