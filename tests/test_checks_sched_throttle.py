@@ -171,6 +171,53 @@ def test_three_tasks(
     assert _wrong(checks.three_tasks_wait_for_one_queue(evidence)) == wrong
 
 
+@pytest.mark.parametrize(
+    ("before_ns", "out", "wrong"),
+    [
+        (2000, "R+", False),
+        # As far as times are rounded, it is switched to at the start.
+        (900, "R+", False),
+        (-900, "R+", False),
+        (900, "S", True),
+        (-2000, "R+", True),
+    ],
+)
+def test_the_next_switch(
+    checks: ModuleType, tmp_path: Path, before_ns: int, out: str, wrong: bool
+) -> None:
+    """A task is switched to so long before it is throttled, and then from."""
+    start, end, pid = 50 * MS, 130 * MS, PIDS[0]
+    records = [
+        _record("throttle_task", start, task=pid),
+        _record("unthrottle_task", end, task=pid, reason=REFILL),
+    ]
+    task = {
+        "what": "task",
+        "name": "lone",
+        "pid": pid,
+        "gap_ns": MS,
+        "begin_ns": 0,
+        "last_ns": 200 * MS,
+        "end_ns": 200 * MS,
+        "run_ns": 120 * MS,
+        "run_delay_ns": 80 * MS,
+        "gaps": _gaps(records, pid),
+    }
+    evidence = _evidence(tmp_path, "lone", records, task)
+    switches = [
+        _switch(start - before_ns, WORKER, pid, "I"),
+        _switch(start + 50_000, pid, WORKER, out),
+    ]
+    evidence.workload("lone").__dict__["_traced"] = tuple(switches)
+    label = "the next sched_switch after each start"
+    assert (label in _wrong(checks.older_events_do_not_tell(evidence))) == wrong
+
+
+def _switch(ts: int, before: int, then: int, state: str) -> Event:
+    fields: Record = {"prev_pid": before, "next_pid": then, "prev_state": state}
+    return Event(ts, 0, before, "x", "sched", "sched_switch", fields)
+
+
 def _boosted() -> list[Record]:
     """A throttled owner, one that waits for it, and a new start at the unlock."""
     waits = {"pid": 300}

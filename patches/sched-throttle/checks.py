@@ -157,11 +157,16 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
     switches = run.load.events("sched_switch")
     states: Counter[str] = Counter()
     for start in run.record(_TASK[0], task=pid):
+        # The switch to the task can be as near to the start as times are rounded.
         following = next(
             switch
             for switch in switches
             if switch.cpu == start.fields["on"]
             and switch.ts_ns >= start.ts_ns - ROUNDING_NS
+            and not (
+                switch.fields["next_pid"] == pid
+                and switch.ts_ns <= start.ts_ns + ROUNDING_NS
+            )
         )
         subject = "it" if following.fields["prev_pid"] == pid else "another"
         states[f"{subject} in {following.fields['prev_state']}"] += 1
