@@ -651,13 +651,14 @@ def test_a_group_that_goes_first(
     assert bool(verdict.undecided) == undecided
 
 
-def _real_time(place: Path, wall: int, cpu: int, throttled: bool) -> Evidence:
-    """A real-time task beside one that is throttled ten times."""
-    group = {"what": "group", "parent": 1, "stat": {"nr_throttled": 0}}
-    facts = [
+def _beside_one(
+    place: Path, name: str, task: Record, stat: Record, throttled: bool
+) -> Evidence:
+    """A task and its group, beside a task that is throttled ten times."""
+    facts: list[Record] = [
         {"what": "task", "name": "limited", "pid": 7},
-        {"what": "task", "name": "fifo", "pid": 8, "bursts": [[wall, cpu]] * 3},
-        {**group, "name": "fifo", "cgroup": 900},
+        {"what": "task", "name": name, "pid": 8} | task,
+        {"what": "group", "name": name, "parent": 1, "cgroup": 900, "stat": stat},
     ]
     records = []
     for number in range(10):
@@ -688,9 +689,76 @@ def test_a_real_time_task(
     throttled: bool,
     status: str,
 ) -> None:
-    saved = _real_time(tmp_path, wall, cpu, throttled)
+    task = {"bursts": [[wall, cpu]] * 3}
+    saved = _beside_one(tmp_path, "fifo", task, {"nr_throttled": 0}, throttled)
     check = run_check("it", "negative", "", checks.real_time_is_silent, saved)
     assert check.status == status
+
+
+@pytest.mark.parametrize(
+    ("stalls", "rest", "throttled", "status"),
+    [
+        ({}, 20, False, "pass"),
+        ({}, 20, True, "fail"),
+        ({3: 200}, 20, True, "fail"),
+        # The host had the CPU for long, twice in a second or not.
+        ({3: 200, 9: 200}, 20, True, "error"),
+        ({3: 200, 9: 200}, 20, False, "pass"),
+        ({3: 200, 20: 200}, 20, True, "fail"),
+        # Or between two bursts.
+        ({3: 200}, 220, True, "error"),
+    ],
+)
+def test_a_task_of_moderate_use(
+    checks: ModuleType,
+    tmp_path: Path,
+    stalls: dict[int, int],
+    rest: int,
+    throttled: bool,
+    status: str,
+) -> None:
+    """Bursts of 10 ms of CPU time, some of which take longer; ``rest`` is other use."""
+    used = [(10 + stalls.get(number, 0)) * MS for number in range(30)]
+    task = {"run_ns": sum(used), "bursts": [[cpu, cpu] for cpu in used]}
+    stat = {"nr_periods": 3, "nr_throttled": int(throttled)}
+    stat |= {"usage_usec": sum(used) // 1000 + rest * 1000}
+    saved = _beside_one(tmp_path, "duty", task, stat, throttled)
+    check = run_check("it", "negative", "", checks.moderate_use_is_silent, saved)
+    assert check.status == status
+
+
+@pytest.mark.parametrize(
+    ("usage", "status"), [(1_499_999, "fail"), (1_500_000, "error")]
+)
+def test_a_task_with_more_than_it_can_use(
+    checks: ModuleType, tmp_path: Path, usage: int, status: str
+) -> None:
+    task = {"run_ns": 500 * MS}
+    stat = {"nr_periods": 3, "nr_throttled": 1, "usage_usec": usage}
+    saved = _beside_one(tmp_path, "moved", task, stat, throttled=True)
+    check = run_check("it", "negative", "", checks.moving_is_silent, saved)
+    assert check.status == status
+
+
+def test_a_throttled_task_is_no_failure_of_another(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    records = _records([(7,)] * 10)
+    records += [_record("throttle_task", 1100 * MS, task=8) | {"pid": 8}]
+    facts: list[Record] = [
+        {"what": "task", "name": "limited", "pid": 7},
+        {"what": "task", "name": "duty", "pid": 8},
+        {"what": "task", "name": "free", "pid": 9, "run_ns": 600 * MS},
+        {"what": "group", "name": "free", "parent": 1, "cgroup": 900},
+    ]
+    facts[-1]["stat"] = {"nr_throttled": 0}
+    saved = _evidence(tmp_path, "quiet", records, *facts)
+    assert _wrong(checks.free_group_is_silent(saved)) == set()
+    records[-1]["fields"]["task"] = 10
+    (tmp_path / "other").mkdir()
+    saved = _evidence(tmp_path / "other", "quiet", records, *facts)
+    label = "events of tasks that are none of these"
+    assert _wrong(checks.free_group_is_silent(saved)) == {label}
 
 
 def _long_call(place: Path, wall_ms: int, remaining: int, ns: int) -> Evidence:
