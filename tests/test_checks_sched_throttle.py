@@ -15,6 +15,7 @@ import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
 from kstall.verdict import run_check
+from workloadprograms import program
 
 MS = 1_000_000
 GROUP = 37
@@ -500,7 +501,7 @@ def test_another_class(
             ("lift", 700, 899, 902),
         )
     ]
-    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}]
+    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}, _group("by-class")]
     evidence = _evidence(tmp_path, "move", records, *facts)
     labels = _wrong(checks.changing_the_class_ends_it(evidence))
     assert {label for label in labels if not label.endswith(": time")} == wrong
@@ -520,7 +521,7 @@ def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
         }
         for name, at in (("fifo", 499), ("fair", 649), ("lift", 899))
     ]
-    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}]
+    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}, _group("by-class")]
     label = "starts, if one is the driver's"
     for pid, wrong in ((5, True), (PIDS[0], False)):
         records = [
@@ -531,6 +532,126 @@ def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
         evidence = _evidence(place, "move", records, *facts)
         labels = _wrong(checks.changing_the_class_ends_it(evidence))
         assert (label in labels) == wrong
+
+
+def _group(name: str) -> Record:
+    return {"what": "group", "name": name, "cgroup": GROUP, "parent": 1}
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "on", "status"),
+    [
+        (740, 0, "error"),
+        # Before it was SCHED_OTHER again, once the limit is lifted, or elsewhere.
+        (600, 0, "fail"),
+        (901, 0, "fail"),
+        (740, 1, "fail"),
+    ],
+)
+def test_a_debt_that_is_paid_before_the_limit_is_lifted(
+    checks: ModuleType, tmp_path: Path, at_ms: int, on: int, status: str
+) -> None:
+    """The task has quota again, and is throttled once more."""
+    of_it = {"task": PIDS[0]}
+    records = [
+        _record("throttle_task", 0, **of_it),
+        _record("unthrottle_task", 500 * MS, reason=CLASS, **of_it),
+        _record("throttle_task", 651 * MS, **of_it) | {"pid": 5},
+        _record("unthrottle_task", 740 * MS, reason=REFILL, **of_it),
+        _record("throttle_task", 760 * MS, **of_it) | {"pid": PIDS[0]},
+        _record("unthrottle_task", 900 * MS, reason=REFILL, **of_it),
+        _record("unthrottle", at_ms * MS, on=on),
+    ]
+    steps: list[Record] = [
+        {
+            "what": "step",
+            "name": name,
+            "task": "by-class",
+            "pid": PIDS[0],
+            "seen_ns": seen * MS,
+            "before_ns": at * MS,
+            "after_ns": (at + 3) * MS,
+        }
+        for name, seen, at in (
+            ("fifo", 200, 499),
+            ("fair", 0, 650),
+            ("lift", 780, 899),
+        )
+    ]
+    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}, _group("by-class")]
+    records.sort(key=lambda record: int(record["ts"]))
+    evidence = _evidence(tmp_path, "move", records, *facts)
+    judge = checks.changing_the_class_ends_it
+    assert "starts, if one is the driver's" in _wrong(judge(evidence))
+    check = run_check("it", "positive", "", judge, evidence)
+    assert check.status == status, check.comparisons
+
+
+@pytest.mark.parametrize(
+    ("back_ms", "paid_ms", "wrong", "status"),
+    [
+        (900, None, False, "pass"),
+        # Its old queue is not throttled any more when it comes back.
+        (None, 700, True, "error"),
+        (None, None, True, "fail"),
+        (None, 950, True, "fail"),
+    ],
+)
+def test_another_cpu_and_back(
+    checks: ModuleType,
+    tmp_path: Path,
+    back_ms: int | None,
+    paid_ms: int | None,
+    wrong: bool,
+    status: str,
+) -> None:
+    of_it, there = {"task": PIDS[0]}, {"cfs_rq": QUEUE + 64, "on": 1}
+    records = [
+        _record("throttle_task", 0, **of_it),
+        _record("unthrottle_task", 400 * MS, reason=CHANGE, **of_it),
+        _record("throttle_task", 410 * MS, **of_it, **there),
+        _record("unthrottle_task", 900 * MS, reason=CHANGE, **of_it, **there),
+        _record("throttle_task", (back_ms or 960) * MS + 1, **of_it),
+        _record("unthrottle_task", 1300 * MS, reason=REFILL, **of_it),
+    ]
+    if paid_ms:
+        records.append(_record("unthrottle", paid_ms * MS))
+    records.sort(key=lambda record: int(record["ts"]))
+    steps: list[Record] = [
+        {
+            "what": "step",
+            "name": name,
+            "task": "by-cpu",
+            "pid": PIDS[0],
+            "seen_ns": (at - 200) * MS,
+            "before_ns": (at - 1) * MS,
+            "after_ns": (at + 2) * MS,
+        }
+        for name, at in (("cpu1", 400), ("back", 900), ("lift", 1300))
+    ]
+    evidence = _evidence(tmp_path, "move", records, *steps, _group("by-cpu"))
+    judge = checks.changing_the_cpu_ends_it
+    assert ("events on the way back" in _wrong(judge(evidence))) == wrong
+    check = run_check("it", "positive", "", judge, evidence)
+    assert check.status == status, check.comparisons
+
+
+@pytest.mark.parametrize("sample_us", [40_000, 9_000, 800, 170])
+def test_a_long_call_owes_many_quotas_on_any_machine(
+    project_root: Path, monkeypatch: pytest.MonkeyPatch, sample_us: int
+) -> None:
+    """By what it takes to clear 16 MB: at 0.4, 1.9, 21 and 99 GB/s."""
+    quota = program(project_root, monkeypatch, "sched-throttle/quota.py")
+    monkeypatch.setattr(quota, "populate", lambda _: {"run_ns": sample_us * 1000})
+    call = quota.long_call()
+    assert call.ns // 1000 == sample_us * call.megabytes // 16 <= 400_000
+    quotas = [call.quota_us(), call.quota_us(80)]
+    assert min(quotas) >= 1000
+    assert call.ns // 1000 // max(quotas) >= 8
+    waited: list[int] = []
+    monkeypatch.setattr(quota, "wait_used", lambda _, used_us: waited.append(used_us))
+    call.wait(None)
+    assert 2 * max(quotas) <= waited[0] <= call.ns // 1000 // 2
 
 
 def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from kstall_guest import own, waiting
@@ -310,10 +311,6 @@ def wait_used(group: Group, used_us: int) -> None:
     )
 
 
-#: More than any quota here, and less than what such a call takes on a fast machine.
-OWED_US = 60_000
-
-
 def set_fifo(pid: int, priority: int) -> None:
     """Make ``pid`` a real-time task."""
     os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(priority))
@@ -408,19 +405,36 @@ def populate(megabytes: int) -> dict[str, int]:
     }
 
 
-def long_megabytes() -> int:
-    """How much to populate for about 0.4 s of CPU time, on a fast machine less.
+@dataclass(frozen=True)
+class LongCall:
+    """How much to `populate` in a long call, and the CPU time that it takes, in ns."""
 
-    Where the host takes its time, it takes longer, and as much of the quota.
+    megabytes: int
+    ns: int
+
+    def quota_us(self, times: int = 8) -> int:
+        """A quota of which the call uses so many; the kernel has none below 1 ms."""
+        return max(1_000, self.ns // 1000 // times)
+
+    def wait(self, group: Group) -> None:
+        """Return once a task of ``group`` is in the call, by what it has used.
+
+        On a host that takes the CPU away it stands still before the call as well.
+        """
+        # Twice the largest quota above.
+        wait_used(group, self.ns // 4000)
+
+
+def long_call() -> LongCall:
+    """About 0.4 s of CPU time, less where all this memory is cleared faster.
+
+    It is measured on memory that caches hold, and where the host takes its time, it
+    takes longer: both only add to the debt.
     """
     sample = 16
     run = min(populate(sample)["run_ns"] for _ in range(5))
-    return min(sample * 400 * MS // run, 768)
-
-
-def long_call() -> dict[str, int]:
-    """Such a call, long by this task's own measure."""
-    return populate(long_megabytes())
+    megabytes = min(sample * 400 * MS // run, 768)
+    return LongCall(megabytes, run * megabytes // sample)
 
 
 def owe(group: Group, megabytes: int, then: Callable[[], object] | None = None) -> None:
