@@ -440,6 +440,10 @@ def test_a_part_of_the_records_is_false_alone(tmp_path: Path, results: Path) -> 
     genuine = Genuine(series, evidence.load(results))
     mutant = FieldMutant(NAP, "nap_ns", "zero", "elsewhere")
     assert genuine.falsified(mutant)[1] == frozenset()
+    nap, dream = SPEC["tracepoint"]
+    never = {**dream, "part": [{"name": "never", "where": {"delta": [9]}}]}
+    genuine = Genuine(made(tmp_path, tracepoint=[nap, never]), evidence.load(results))
+    assert genuine.falsified(FieldMutant(DREAM, "p", "fixed", "never"))[1] == set()
 
 
 def test_what_is_only_noticed_elsewhere_fails_the_check(

@@ -116,6 +116,8 @@ class Genuine:
         rest: list[Firing] = []
         if mutant.part:
             before, rest = self._divided(mutant.part, event, load)
+            if not before:
+                return readings
         if mutant.field == RECORDS:
             after = operators.of_records(mutant.operator)(before)
             if after == before:
@@ -325,7 +327,8 @@ class _Load:
             return tuple(events)
 
         if event not in self._names:
-            self._names[event] = _Names(before, self.workload.layouts.get(event))
+            layout = self.workload.layouts.get(event)
+            self._names[event] = _Names(self.records(event), layout)
         names = self._names[event]
         return _False(readings, event.partition(":")[2], make)
 
