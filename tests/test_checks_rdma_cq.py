@@ -68,8 +68,6 @@ _DIED = {"what": "died", "first": 20_000, "second": 60_000}
 
 
 def _evidence(place: Path, spoil: Callable[[list[Fact], list[Fact]], None]) -> Evidence:
-    folder = place / "follow"
-    folder.mkdir()
     facts = [
         _cq("shared", SHARED, 3, 5, 3),
         _cq("own", OWN, 7, 1, 1),
@@ -80,10 +78,15 @@ def _evidence(place: Path, spoil: Callable[[list[Fact], list[Fact]], None]) -> E
     ]
     told = _events()
     spoil(facts, told)
+    return _saved(place, "follow", facts, told)
+
+
+def _saved(place: Path, name: str, facts: list[Fact], told: list[Fact]) -> Evidence:
+    folder = place / name
+    folder.mkdir()
     (folder / "stdout").write_text("".join(json.dumps(s) + "\n" for s in facts))
     (folder / "record.jsonl").write_text("".join(json.dumps(t) + "\n" for t in told))
-    load = WorkloadResult("follow", folder, {}, {})
-    return Evidence(place, {}, {"follow": load}, {})
+    return Evidence(place, {}, {name: WorkloadResult(name, folder, {}, {})}, {})
 
 
 def _set(number: int, key: str, value: object) -> Callable[..., None]:
@@ -156,3 +159,77 @@ def test_queue_pairs_follow_their_queue(
     assert {
         comparison.label for comparison in verdict.comparisons if not comparison.ok
     } == wrong
+
+
+# -- writes with a wrong key -----------------------------------------------------------
+
+QP_MAKER = 13
+#: Ids of the send and receive queue and numbers of the queue pairs, by run.
+RUNS = {
+    "plain": (15, 16, 27, 28),
+    "immediate": (17, 18, 29, 30),
+    "overrun": (19, 20, 31, 32),
+}
+
+
+def _badkey() -> tuple[list[Fact], dict[str, Fact]]:
+    """What the program prints, and the events by what they are about."""
+    facts: list[Fact] = []
+    told: dict[str, Fact] = {}
+    name = "rdma_core:qp_async_event"
+    for at, (run, (send, receive, writer, target)) in enumerate(RUNS.items(), 1):
+        lost = 4 if run == "overrun" else 0
+        failed = {"send": 1 - bool(lost), "receive": int(run == "immediate")}
+        for queue in (
+            _cq("send", send, 7, 7 + lost, 7),
+            _cq("receive", receive, 31, 0, 0),
+        ):
+            errors = lost if queue["cq"] == "send" else 0
+            more = {"errors": errors, "failed": failed[queue["cq"]]}
+            facts.append({**queue, "run": run, **more})
+        common = {"device": "rxe0", "scq_id": send, "rcq_id": receive, "qp_type": 2}
+        owner = {"maker": QP_MAKER, "process": PROCESS, "comm": "qp-maker"}
+        for pair, number in (("writer", writer), ("target", target)):
+            errors = int(pair == "target" and run != "immediate")
+            fact = {"what": "qp", "run": run, "qp": pair, "number": number}
+            fact |= {"device": "rxe0", "scq": send, "rcq": receive, "state": ERR}
+            facts.append({**fact, **owner, "access_errors": errors, "others": 0})
+            if errors:
+                fields = {**common, "qp_num": number, "event": 3}
+                fields |= {"pid": QP_MAKER, "tgid": PROCESS, "owner": "qp-maker"}
+                base = {**_events()[0], "event": name, "ts": at * 10_000}
+                told[run] = {**base, "fields": fields}
+    for turn in range(4):
+        event = _events()[0]
+        event["fields"] |= {"cq_id": RUNS["overrun"][0], "cqe": 7}
+        # The last one is that of the wrong key, after the queue pair's event.
+        event["ts"] = 25_000 + turn + (turn == 3) * 10_000
+        told[f"lost {turn}"] = event
+    return facts, told
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "wrong"),
+    [
+        ("plain", {}, set()),
+        ("plain", {"pid": PROCESS}, {"plain: target: event"}),
+        ("overrun", {"tgid": QP_MAKER}, {"overrun: target: event"}),
+        # Who created its queues is not who created the queue pair.
+        ("overrun", {"owner": "cq-maker", "pid": MAKER}, {"overrun: target: event"}),
+    ],
+)
+def test_the_owner_of_a_queue_pair(
+    checks: ModuleType,
+    tmp_path: Path,
+    event: str,
+    fields: Fact,
+    wrong: set[str],
+) -> None:
+    facts, told = _badkey()
+    told[event]["fields"] |= fields
+    saved = _saved(tmp_path, "badkey", facts, [*told.values()])
+    assert _wrong(checks.bad_key_is_an_event_of_the_target(saved)) == wrong
+
+
+def _wrong(verdict: Any) -> set[str]:
+    return {comparison.label for comparison in verdict.comparisons if not comparison.ok}

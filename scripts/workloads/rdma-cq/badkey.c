@@ -21,6 +21,35 @@ static void failed(struct qp *qp)
 		nap(MS);
 }
 
+struct wanted {
+	struct qp *qps;
+	uint32_t sends;
+};
+
+static void *make_qps(void *argument)
+{
+	struct wanted *wanted = argument;
+	int i;
+
+	prctl(PR_SET_NAME, "qp-maker");
+	for (i = 0; i < 2; i++)
+		create_qp(&wanted->qps[i], wanted->sends, 1);
+	return NULL;
+}
+
+/* By a thread that is neither the main one nor that of the CQs, and ends then. */
+static void create_qps(struct qp *qps, uint32_t sends)
+{
+	struct wanted wanted = { .qps = qps, .sends = sends };
+	pthread_t thread;
+
+	errno = pthread_create(&thread, NULL, make_qps, &wanted);
+	if (!errno)
+		errno = pthread_join(thread, NULL);
+	if (errno)
+		die("thread");
+}
+
 static void badkey(const char *run)
 {
 	struct device device = open_device("rxe0");
@@ -41,10 +70,9 @@ static void badkey(const char *run)
 	struct maker maker = { .name = "cq-maker", .cqs = cqs, .count = 2 };
 
 	create_cqs(&maker);
-	for (i = 0; i < 2; i++) {
-		create_qp(&qps[i], good + 1, 1);
+	create_qps(qps, good + 1);
+	for (i = 0; i < 2; i++)
 		to_init(&qps[i]);
-	}
 	for (i = 0; i < 2; i++)
 		to_rts(&qps[i], qps[!i].number);
 	if (immediate)

@@ -482,6 +482,7 @@ struct qp {
 	uint32_t handle, number, state;
 	struct cq *scq, *rcq;
 	pid_t maker;
+	char comm[16];			/* of that thread */
 	struct rxe_queue_buf *sq, *rq;
 	struct siw_rqe *recvq;
 	uint32_t slots, given;		/* of recvq */
@@ -634,6 +635,7 @@ static inline void create_qp(struct qp *qp, uint32_t sends, uint32_t receives)
 	verb(qp->device, IB_USER_VERBS_CMD_CREATE_QP, &command, sizeof(command),
 	     &response, sizeof(response));
 	qp->maker = tid();
+	prctl(PR_GET_NAME, qp->comm);
 	qp->handle = response.base.qp_handle;
 	qp->number = response.base.qpn;
 	if (qp->device->siw) {
@@ -952,16 +954,13 @@ static inline void say_cq(const char *run, const struct cq *cq)
 
 static inline void say_qp(const char *run, const struct qp *qp)
 {
-	char comm[16];
-
-	prctl(PR_GET_NAME, comm);
 	printf("{\"what\": \"qp\", \"run\": \"%s\", \"qp\": \"%s\", \"device\": \"%s\", "
 	       "\"number\": %u, \"state\": %u, \"scq\": %u, \"rcq\": %u, \"maker\": %d, "
 	       "\"process\": %d, \"comm\": \"%s\", \"access_errors\": %u, "
 	       "\"others\": %u, \"reported\": %u}\n",
 	       run, qp->name, qp->device->name, qp->number, qp->state, qp->scq->known.id,
-	       qp->rcq->known.id, qp->maker, getpid(), comm, qp->access_errors,
-	       qp->others, qp->reported);
+	       qp->rcq->known.id, qp->maker, getpid(), qp->comm,
+	       qp->access_errors, qp->others, qp->reported);
 	fflush(stdout);
 }
 
