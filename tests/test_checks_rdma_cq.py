@@ -164,6 +164,7 @@ def test_queue_pairs_follow_their_queue(
 # -- writes with a wrong key -----------------------------------------------------------
 
 QP_MAKER = 13
+FIGURES = "of these with other figures"
 #: Ids of the send and receive queue and numbers of the queue pairs, by run.
 RUNS = {
     "plain": (15, 16, 27, 28),
@@ -229,6 +230,27 @@ def test_the_owner_of_a_queue_pair(
     told[event]["fields"] |= fields
     saved = _saved(tmp_path, "badkey", facts, [*told.values()])
     assert _wrong(checks.bad_key_is_an_event_of_the_target(saved)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({}, set()),
+        ({"cqe": 31}, {FIGURES}),
+        ({"usecnt": 1}, {FIGURES}),
+        ({"pid": PROCESS}, {FIGURES}),
+        ({"tgid": MAKER}, {FIGURES}),
+        ({"owner": "badkey"}, {FIGURES}),
+        ({"event": 1}, {FIGURES}),
+    ],
+)
+def test_figures_of_a_queue_that_nobody_polls(
+    checks: ModuleType, tmp_path: Path, fields: Fact, wrong: set[str]
+) -> None:
+    facts, told = _badkey()
+    told["lost 3"]["fields"] |= fields
+    saved = _saved(tmp_path, "badkey", facts, [*told.values()])
+    assert _wrong(checks.qp_event_names_its_queues(saved)) == wrong
 
 
 def _wrong(verdict: Any) -> set[str]:

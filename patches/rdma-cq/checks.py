@@ -180,6 +180,9 @@ def qp_event_names_its_queues(ev: Evidence) -> Verdict:
     send, target = facts["overrun", "send"], facts["overrun", "target"]
     failures = _of_cq(load, send)
     v.equal("cq_async_event", len(failures), send["posted"] - send["polled"])
+    expected = _shown(_expected(send))
+    wrong = [_shown(event) for event in failures if _shown(event) != expected]
+    v.equal("of these with other figures", len(wrong), 0)
     v.equal("of these it read", send["errors"], len(failures))
     events = _of_qp(load, target)
     v.equal("qp_async_event", len(events), 1)
