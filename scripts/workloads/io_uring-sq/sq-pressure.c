@@ -57,7 +57,8 @@ struct ring {
 	unsigned int batched;
 };
 
-static uint64_t next_user_data = 1;
+/* Above 32 bits, so that an event that has only those shows. */
+static uint64_t next_user_data = 0x100000001;
 
 /* ---- output: lines are put together and written at once ---- */
 
