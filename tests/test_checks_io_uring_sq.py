@@ -338,6 +338,8 @@ def _canceled() -> tuple[list[Line], dict[str, Record]]:
         output += [{**_ring(case), **fd}, {**line, "kind": "async", "case": case}]
     return output, {
         "created": _record("io_uring_create", 2, fd=FD + 1, ctx=CTX + 1),
+        "queued": _queued(3, 5),
+        "queued, too": _record(QUEUE, 6, ctx=CTX + 1, req=0x1003, user_data=3),
         "listed": _started(3, 22, PID, 1),
         "taken": _started(3, 45, WORKER, 1, CTX + 1),
     }
@@ -352,13 +354,16 @@ def _canceled() -> tuple[list[Line], dict[str, Record]]:
         # It can end no sooner than the write in front of it.
         ("taken", {"ts": 22}, {"async-cancel-file: when"}),
         ("taken", {"pid": PID}, {"async-cancel-file: thread"}),
+        ("listed", {"fields": {"req": 0}}, {"async-cancel: requests"}),
+        ("taken", {"fields": {"req": 0}}, {"async-cancel-file: requests"}),
     ],
 )
 def test_who_tells_of_a_canceled_write(
     checks: ModuleType, tmp_path: Path, which: str, change: Record, wrong: set[str]
 ) -> None:
     output, records = _canceled()
-    records[which] |= change
+    fields = records[which]["fields"] | change.get("fields", {})
+    records[which] |= change | {"fields": fields}
     evidence = _evidence(tmp_path, "async", output, [*records.values()])
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == wrong
 
@@ -420,7 +425,9 @@ def test_canceled_work_without_an_event_is_still_queued(
     output, records = _canceled()
     del records["taken"]
     evidence = _evidence(tmp_path, "async", output, [*records.values()])
-    labels = {f"async-cancel-file: {label}" for label in ("opcodes", "cancel")}
+    labels = {
+        f"async-cancel-file: {label}" for label in ("opcodes", "requests", "cancel")
+    }
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == labels
 
 
@@ -437,6 +444,13 @@ def test_a_worker_that_had_the_write_of_another_file(
     assert "async-cancel: a worker had the write" in (verdict.undecided or "")
 
 
+def _other(data: int, at: int, **fields: int | str) -> Record:
+    """A start with other values."""
+    record = _started(data, at)
+    record["fields"] |= fields
+    return record
+
+
 @pytest.mark.parametrize(
     ("records", "wrong"),
     [
@@ -447,6 +461,10 @@ def test_a_worker_that_had_the_write_of_another_file(
         ([_started(1, 15), _started(2, 25), _started(2, 26, cancel=1)], {"events"}),
         ([_started(1, 15), _started(2, 31, cancel=1)], {"2: when"}),
         ([_started(1, 25), _started(2, 25, cancel=1)], {"1: when"}),
+        # It ran: the program saw it.
+        ([_started(1, 15, cancel=1), _started(2, 25, cancel=1)], {"1: cancel"}),
+        ([_started(1, 15), _other(2, 25, req=0)], {"2: request"}),
+        ([_other(1, 15, opcode=3, op_str="FSYNC"), _started(2, 25)], {"1: opcode"}),
     ],
 )
 def test_who_is_killed_leaves_nothing_queued(

@@ -595,6 +595,9 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
             if seen.event.number("user_data") == data
         ]
         v.equal(f"{case}: opcodes", [_opcode(event) for event in events], [WRITE])
+        queued = _requests(load, case)
+        requests = [event.fields["req"] for event in events]
+        v.equal(f"{case}: requests", requests, [queued.get(data)])
         unseen = [write[0] for write in others if not write[2]]
         v.equal(f"{case}: others that never ran", unseen, [])
         cancel = [event.number("cancel") for event in events]
@@ -643,9 +646,13 @@ def killed_work_leaves_the_queue(ev: Evidence) -> Verdict:
     }
     v.equal("events", len(_of_case(load, "async-kill", START)), len(ids))
     v.equal("started or canceled", sorted(events), ids)
+    requests = _requests(load, "async-kill")
     for data, event in events.items():
+        v.equal(f"{data}: opcode", _opcode(event), WRITE)
+        v.equal(f"{data}: request", event.fields["req"], requests.get(data))
         least, most = line["over_ns"], gone["gone_ns"]
         if data in held:
+            v.equal(f"{data}: cancel", event.number("cancel"), 0)
             least, most = line["begin_ns"], line["over_ns"]
         v.within(f"{data}: when", event.ts_ns, least, most, "ns", record=event)
     return v
@@ -721,6 +728,14 @@ def _canceled_within(line: Line) -> tuple[int, int]:
 
 def _sqpoll(load: WorkloadResult, line: Line) -> bool:
     return bool(_rings(load)[_id(line)]["flags"] & SQPOLL)
+
+
+def _requests(load: WorkloadResult, case: str) -> dict[int, object]:
+    """The kernel's address of each request that was queued, by user_data."""
+    return {
+        seen.event.number("user_data"): seen.event.fields["req"]
+        for seen in _of_case(load, case, QUEUE)
+    }
 
 
 def _joined(load: WorkloadResult, case: str) -> list[tuple[Event, Event]]:
