@@ -325,6 +325,36 @@ def test_a_writer_that_never_slept_proves_nothing(
     assert check.detail == "the writer was so slow that it never had to sleep"
 
 
+RISES, ROOM = "calls in which the number queued rises", "sleeps that end with room"
+
+
+@pytest.mark.parametrize(
+    ("queued", "wrong"),
+    [
+        ((8, 0, 8, 2), set()),
+        # The SQ thread was faster than the event.
+        ((3, 0, 8, 2), set()),
+        ((3, 8, 8, 2), {RISES}),
+        ((0, 0, 0, 2), {RISES}),
+        # Less than the writer finds afterwards.
+        ((8, 0, 8, 0), {RISES}),
+        ((8, 8, 8, 8), {ROOM}),
+    ],
+)
+def test_a_writer_alone_fills_the_ring(
+    checks: ModuleType, tmp_path: Path, queued: tuple[int, ...], wrong: set[str]
+) -> None:
+    press: Line = {"case": "press", "kind": "press", "nops": 9}
+    press["waits"] = [[10, 20, 0], [30, 40, 1]]
+    names = ("io_uring_sqring_wait", "io_uring_sqring_wait_end") * 2
+    records = [
+        _record(name, at, sq_entries=8, queued=number)
+        for name, at, number in zip(names, (11, 19, 31, 39), queued, strict=True)
+    ]
+    evidence = _evidence(tmp_path, "wait", [_ring("press"), {**OWN, **press}], records)
+    assert _wrong(checks.busy_writer_adds_up(evidence)) == wrong
+
+
 def _canceled() -> tuple[list[Line], dict[str, Record]]:
     """The last write's event: of four files, and of one whose worker had taken it."""
     output: list[Line] = []
