@@ -75,6 +75,8 @@ STALL = ("start", "no_credits", "end")
         (("queue", *RUN, "start", "end"), 0),
         # Another work item.
         ((*QUEUED, *RUN, "other", "end"), 0),
+        # By another policy than FIFO, a job comes up that depends on a later one.
+        ((*QUEUED, *RUN, "start", "unschedulable", "end"), 0),
         # A report that was left out.
         ((*QUEUED, *RUN, "start", "end", "done"), 1),
         ((*QUEUED, *RUN, *STALL, "start", "end", "done"), 1),
@@ -84,7 +86,7 @@ def test_a_shortage_without_a_report_is_seen(
     checks: ModuleType, told: tuple[str, ...], silent: int
 ) -> None:
     passes = checks._passes(Load(told))
-    assert sum(not (p.ran or p.reported or p.done) for p in passes) == silent
+    assert sum(call.is_silent for call in passes) == silent
 
 
 def test_two_reports_of_one_shortage_are_seen(checks: ModuleType) -> None:

@@ -300,7 +300,7 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
         len(passes),
         2 * DEEP_JOBS - 4,
     )
-    silent = sum(not (call.ran or call.reported or call.done) for call in passes)
+    silent = sum(call.is_silent for call in passes)
     v.equal("of which nothing was run or reported", silent, 0)
     double = sum(call.ran + call.reported > 1 for call in passes)
     v.equal("of which more than one job was run or reported", double, 0)
@@ -657,9 +657,19 @@ class _Pass:
     queued: int
     ran: int = 0
     reported: int = 0
+    #: Jobs whose turn it was, and which have to wait for a fence first.
+    unschedulable: int = 0
     #: From interrupts, on any CPU: then there were credits again.
     done: int = 0
     ended: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing came of it, though there was a job, and no credits came back.
+
+        By another policy than FIFO the next job may depend on one behind it.
+        """
+        return not (self.ran or self.reported or self.unschedulable or self.done)
 
 
 def _passes(load: WorkloadResult, *, least: int = 2) -> list[_Pass]:
@@ -705,6 +715,8 @@ def _calls(events: Iterable[Event]) -> list[_Pass]:
             open_.get(event.pid, stray).ran += 1
         elif event.name == "drm_sched_job_no_credits":
             open_.get(event.pid, stray).reported += 1
+        elif event.name == "drm_sched_job_unschedulable":
+            open_.get(event.pid, stray).unschedulable += 1
         elif event.name == "drm_sched_job_done":
             for call in open_.values():
                 call.done += 1
