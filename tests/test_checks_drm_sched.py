@@ -459,7 +459,8 @@ def _credits(held_ms: float, *, calls: str, wait_ms: float) -> Told:
     """A job that keeps the only credit for a while, and one behind it.
 
     The worker runs the first, and then comes again as often as there are ``calls``,
-    each of which reports (r), is silent (s), or does not end before the job does (o).
+    each of which reports (r), is silent (s), or does not end before the job does (o);
+    an empty queue (e) is found before the second job is pushed.
     """
     own: dict[str, object] = {"dev": "ring", "name": "x", "client_id": 1}
     none = dict.fromkeys((*("ctx", "seqno", "deps", "order_deps"), "lazy_deps"), 0)
@@ -472,10 +473,11 @@ def _credits(held_ms: float, *, calls: str, wait_ms: float) -> Told:
         _drm(1, 1, "wait", first, **own, **none, wait_ns=MS),
         _drm(2, 1, "run", first, **own, hw_job_count=1),
         _call(2.5, "end"),
+        *(_call(2.6, name) for name in ("start", "end") if "e" in calls),
         _drm(3, 0, "queue", second, **own),
         _drm(4, 0, "queue", (80, 1), **own),
     ]
-    for number, call in enumerate(calls):
+    for number, call in enumerate(calls.replace("e", "")):
         began = 5 + number
         told.append(_call(began, "start"))
         if call == "r":
@@ -514,6 +516,7 @@ CAME = "the worker came to the second job"
         # The worker did not run meanwhile, or not to its end.
         (1000, "", 1001, {CAME}, "error"),
         (1000, "o", 1001, {CAME}, "error"),
+        (1000, "e", 1001, {CAME}, "error"),
         # It looked, and said nothing.
         (1000, "s", 1001, {"its last call reported that"}, "fail"),
         (1000, "rs", 1001, {"its last call reported that"}, "fail"),
