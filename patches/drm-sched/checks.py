@@ -4,6 +4,10 @@
 The new events are checked only against independent sources: the times of the older
 ``_queue``, ``_add_dep``, ``_unschedulable``, ``_run`` and ``_done`` events, which exist
 without the patches, dma_fence's own events, and what KUnit tests measure and print.
+
+Of the new events the times serve, too, as marks by which a push or a signal was over.
+They only narrow bounds; but if such an event is missing, it may be a dependency that
+dependency_wait_is_told_apart calls wrong.
 """
 
 from __future__ import annotations
