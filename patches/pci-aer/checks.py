@@ -405,6 +405,9 @@ def registers_are_the_ports(ev: Evidence) -> Verdict:
 
     aer_inject emulates the registers of a port from the first write on, empty at first;
     so for such a port nothing is known of them before its first message.
+
+    QEMU's ports have interrupt message number 0: a record that lacks the bits that are
+    not cleared would look the same.
     """
     v = Verdict()
     for name in _WORKLOADS:
