@@ -605,9 +605,10 @@ def test_how_near_a_time_is_known_is_declared(
         assert moved(mutate.argued(series, mutation), to) == mutant
 
 
-def test_a_time_that_is_known_less_well_than_declared_fails(
+def test_a_time_that_is_known_less_well_than_declared(
     tmp_path: Path, results: Path
 ) -> None:
+    """It may be the host's fault, so there is no verdict; the patch has not failed."""
     checks = near(50 * MS)
     arguments = [
         *(*UNCHANGED, argument("cat", "empty", "another string", "cut short")),
@@ -624,18 +625,20 @@ def test_a_time_that_is_known_less_well_than_declared_fails(
 
     assert judged(100).status == "pass"
     coarse = judged(10)
-    assert coarse.status == "fail"
+    assert coarse.status == "error" and "due to a busy host" in coarse.detail
     wrong = {
         comparison.label: str(comparison.observed)
         for comparison in coarse.comparisons
         if not comparison.ok
     }
     by = "100 ms later, caught by naps_are_as_long_as_cats_say"
-    assert f"1 ms later ({by})" in wrong["demo_nap: (records): escaped"]
-    assert (
-        f"1 ms later: it is not noticed from 10 ms on: {by}"
-        in (wrong["arguments of [[unproven]] that do not hold"])
-    )
+    assert f"1 ms later ({by})" in wrong["demo_nap: (records): noticed too late"]
+    (label,) = (label for label in wrong if label.startswith("arguments"))
+    assert label == "arguments of [[unproven]] that do not hold in this evidence"
+    assert f"1 ms later: it is not noticed from 10 ms on: {by}" in wrong[label]
+    # What not even 100 ms are noticed of is no matter of the host.
+    checks = near(500 * MS)
+    assert judged(100).status == "fail"
 
 
 def test_what_changes_nothing_needs_an_argument(tmp_path: Path, results: Path) -> None:
@@ -819,7 +822,7 @@ def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
         ("snore_ns", "zero", "caught by naps_are_as_long_as_cats_say"),
     ]
     result = mutate.judge(series, mutation)
-    assert not result.comparisons[-1].ok
+    assert not result.comparisons[-2].ok
     assert result.comparisons[-1].label == (
         "arguments of [[unproven]] that do not hold"
     )

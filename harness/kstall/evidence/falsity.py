@@ -70,6 +70,7 @@ class RefutedArgument(Model):
     operator: str
     why: str
     part: str = ""
+    noticed: str = Field(default="", description="as of the mutant's outcome")
 
     @property
     def where(self) -> str:

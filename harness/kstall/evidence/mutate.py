@@ -48,6 +48,10 @@ _PR_SET_PDEATHSIG = 1
 _SHOWN = 8
 #: Why an operator needs no argument if it was tried on all records.
 _SAME = "it changes nothing in this part of the records"
+_INEXACT = (
+    "in this evidence, times are not known as exactly as they have to be, which may be "
+    "due to a busy host"
+)
 
 
 class NotProven(KstallError):
@@ -359,7 +363,7 @@ def argued(series: Series, report: Mutation) -> Mutation:
         if other is None:
             stale.append(refuted(why="there is no such operator for it"))
         elif why := _why_refuted(argument, other):
-            stale.append(refuted(why=why))
+            stale.append(refuted(why=why, noticed=other.noticed))
         elif key not in used and other.outcome == "caught":
             spare.append(refuted(why=f"caught by {other.check}"))
     return report.model_copy(
@@ -397,12 +401,16 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
         escaped = [outcome for outcome in outcomes if outcome.outcome == "escaped"]
         label = f"{event.partition(':')[2]}: {field}"
         # Where a check makes allowance for a busy host, a wrong patch is not proven
-        # either; and on a quieter one, the same check may catch it.
+        # either; and on a quieter one, the same check may catch it.  How exactly times
+        # are known depends on the host as well.
         allowed = [outcome for outcome in escaped if outcome.left_open]
-        missed = [outcome for outcome in escaped if not outcome.left_open]
+        moved = [outcome for outcome in escaped if outcome.noticed]
+        missed = [o for o in escaped if not (o.left_open or o.noticed)]
         verdict.equal(f"{label}: escaped", _named(missed), "none")
         with verdict.excused("; ".join(outcome.left_open for outcome in allowed)):
             verdict.equal(f"{label}: left open by a check", _named(allowed), "none")
+        with verdict.excused(_INEXACT):
+            verdict.equal(f"{label}: noticed too late", _named(moved), "none")
         caught = sum(outcome.outcome == "caught" for outcome in outcomes)
         noticed = caught or any(
             outcome.outcome == "argued" or outcome.left_open for outcome in outcomes
@@ -417,13 +425,21 @@ def every_value_is_falsifiable(report: Mutation) -> Verdict:
             verdict.equal(
                 f"{label}: changes nothing, not argued", _named(unchanged), "none"
             )
-    stale = [
-        f"{argument.where} {argument.field}: {argument.operator}: {argument.why}"
-        for argument in report.stale
-    ]
+    wrong = [argument for argument in report.stale if not argument.noticed]
+    late = [argument for argument in report.stale if argument.noticed]
     label = "arguments of [[unproven]] that do not hold"
-    verdict.equal(label, few(stale, _SHOWN), "none")
+    verdict.equal(label, _listed(wrong), "none")
+    with verdict.excused(_INEXACT):
+        verdict.equal(f"{label} in this evidence", _listed(late), "none")
     return verdict
+
+
+def _listed(arguments: Sequence[RefutedArgument]) -> str:
+    lines = [
+        f"{argument.where} {argument.field}: {argument.operator}: {argument.why}"
+        for argument in arguments
+    ]
+    return few(lines, _SHOWN)
 
 
 def _untried(report: Mutation) -> str:
