@@ -823,7 +823,7 @@ def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
     ]
     result = mutate.judge(series, mutation)
     assert not result.comparisons[-2].ok
-    assert result.comparisons[-1].label == (
+    assert result.comparisons[-2].label == (
         "arguments of [[unproven]] that do not hold"
     )
 
