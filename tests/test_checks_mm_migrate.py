@@ -228,6 +228,49 @@ def test_eviction(
     assert _wrong(checks.eviction_is_a_migration_entry(evidence)) == wrong
 
 
+# -- a pinned page --------------------------------------------------------------------
+
+
+def _pinned(place: Path, tries: int) -> Evidence:
+    """Three moves of a page that stays, each tried that often, and one that moves."""
+    facts: list[object] = []
+    events = []
+    for number in range(1, 5):
+        at, moved = number * 100 * MS, number == 4
+        facts.append(
+            {
+                "what": "loose" if moved else "pinned",
+                "tid": 7,
+                "moved": moved,
+                "changed": moved,
+                "began": at,
+                "ended": at + 50 * MS,
+            }
+        )
+        count = 1 if moved else tries
+        events += [_end(at + n * MS, 0x1000, 1) for n in range(1, count + 1)]
+        counts = {"succeeded": int(moved), "failed": int(not moved)}
+        name = "mm_migrate_pages"
+        events.append(Event(at + 40 * MS, 0, 7, "x", "migrate", name, counts))
+    return _load(place, "pinned", facts, events)
+
+
+@pytest.mark.parametrize(
+    ("tries", "wrong"),
+    [
+        (10, set()),
+        (9, set()),
+        (1, set()),
+        (0, {f"attempt {n}: events" for n in (1, 2, 3)}),
+    ],
+)
+def test_page_that_stays_is_tried_as_often_as_the_kernel_likes(
+    checks: ModuleType, tmp_path: Path, tries: int, wrong: set[str]
+) -> None:
+    evidence = _pinned(tmp_path, tries)
+    assert _wrong(checks.failed_migration_still_waits(evidence)) == wrong
+
+
 # -- switched amid a callback ---------------------------------------------------------
 
 

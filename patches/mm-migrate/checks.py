@@ -20,8 +20,6 @@ PAGE = 4096
 EVERYTHING = (1 << 64) - 1
 MS = 1_000_000
 EAGAIN = 11
-#: NR_MAX_MIGRATE_PAGES_RETRY of mm/migrate.c
-RETRIES = 10
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
 #: The threshold of the documented filter, and the delay of the callbacks in the middle
@@ -580,7 +578,7 @@ def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
 
 
 def failed_migration_still_waits(ev: Evidence) -> Verdict:
-    """Three passes over the batch and seven over the page alone each unmap it again."""
+    """Status, frame and counts say that it stayed; how often it is tried may change."""
     v = Verdict()
     load = ev.workload("pinned")
     pinned, (loose,) = load.objects("pinned"), load.objects("loose")
@@ -588,7 +586,7 @@ def failed_migration_still_waits(ev: Evidence) -> Verdict:
     for number, move in enumerate(pinned, 1):
         v.equal(f"attempt {number}: moved", (move["moved"], move["changed"]), (0, 0))
         events = _during(_migrations(load), move)
-        v.equal(f"attempt {number}: events", len(events), RETRIES)
+        v.at_least(f"attempt {number}: events", len(events), 1)
         ended = [e for e in load.events("mm_migrate_pages") if _is_within(e, move)]
         v.equal(
             f"attempt {number}: nr_succeeded and nr_failed",
