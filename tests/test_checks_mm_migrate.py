@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import json
 import re
@@ -226,6 +227,132 @@ def test_eviction(
 ) -> None:
     evidence = _evicted(tmp_path, events, gone)
     assert _wrong(checks.eviction_is_a_migration_entry(evidence)) == wrong
+
+
+# -- pairs ----------------------------------------------------------------------------
+
+
+def _call(at: int, start: int, **fields: int | str) -> list[Event]:
+    """A callback of 2 us: its begin and its end."""
+    end = _end(at + 2_000, start, 1_500, mm=5, blockable=1, ret=0, **fields)
+    own = {k: x for k, x in end.fields.items() if k not in ("duration_ns", "ret")}
+    return [Event(at, 0, end.pid, "x", "mmu_notifier", BEGIN, own), end]
+
+
+BEGIN = "mmu_notifier_callback_begin"
+
+
+def _paired(checks: ModuleType, place: Path, lost: str = "") -> Evidence:
+    """A callback for each of the workloads; ``lost`` has no begin, numa is skipped."""
+    loads: dict[str, WorkloadResult] = {}
+    for name in checks._PAIRED:
+        facts: list[object] = [{"what": "skip", "why": "x"}] if name == "numa" else []
+        calls = [] if facts else _call(MS, 0x1000, function="f", subscription=6)
+        made = _load(place, name, facts, calls[1:] if name == lost else calls)
+        loads[name] = made.workload(name)
+    return Evidence(place, {}, loads, {})
+
+
+@pytest.mark.parametrize("lost", ["", "huge", "stuck", "device", "others", "reap"])
+def test_a_begin_is_missed_in_each_workload(
+    checks: ModuleType, tmp_path: Path, lost: str
+) -> None:
+    wrong = {f"{lost}: pairs", f"{lost}: begins or ends without the other"}
+    evidence = _paired(checks, tmp_path, lost)
+    assert _wrong(checks.begins_pair_with_ends(evidence)) == (wrong if lost else set())
+
+
+def test_the_workloads_of_the_pairs_are_those_that_are_declared(
+    checks: ModuleType, project_root: Path
+) -> None:
+    (series,) = Project(project_root).load(["mm-migrate"])
+    (check,) = (c for c in series.spec.check if c.name == "begins_pair_with_ends")
+    assert sorted(checks._PAIRED) == sorted(check.workloads)
+
+
+# -- virtual machines -----------------------------------------------------------------
+
+MACHINES = (6, 8)
+KVM = "kvm_mmu_notifier_invalidate_range_start"
+
+
+def _machines(place: Path, change: Callable[[Event], Event | None]) -> Evidence:
+    """Two moves of 32 pages of a process that has two virtual machines."""
+    facts: list[object] = []
+    events = []
+    for number in (1, 2):
+        at = number * 100 * MS
+        move = {"what": "move", "tid": 7, "addr": 0x1000, "pages": 32, "moved": 32}
+        facts.append({**move, "began": at, "ended": at + 50 * MS})
+        for page in range(32):
+            start = 0x1000 + page * PAGE
+            for machine in MACHINES:
+                at += 10_000
+                call = _call(at, start, function=f"{KVM} [kvm]", subscription=machine)
+                theirs = {"start": start, "end": start + PAGE}
+                unmap = Event(at + 1_000, 0, 7, "x", "kvm", UNMAP, theirs)
+                events += [call[0], unmap, call[1]]
+    changed = [after for event in events if (after := change(event)) is not None]
+    changed.sort(key=lambda event: event.ts_ns)
+    return _load(place, "kvm", facts, changed)
+
+
+UNMAP = "kvm_unmap_hva_range"
+
+
+def _set(*names: str, **fields: int) -> Callable[[Event], Event]:
+    """Have the events of these names have such values."""
+
+    def change(event: Event) -> Event:
+        if event.name not in names:
+            return event
+        return dataclasses.replace(event, fields={**event.fields, **fields})
+
+    return change
+
+
+def _late(event: Event) -> Event:
+    """Their own event is after the callback."""
+    moved = dataclasses.replace(event, ts_ns=event.ts_ns + 3_000)
+    return moved if event.name == UNMAP else event
+
+
+DIFFERENT = "kvm: that say different things"
+PAGES = {f"round {n}: each page, for each virtual machine" for n in (1, 2)}
+OTHERS = {f"round {n}: function, event, ret, blockable, curr, thread" for n in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda event: event, set()),
+        (
+            lambda event: None if event.name == BEGIN else event,
+            {
+                "kvm: pairs",
+                "kvm: begins or ends without the other",
+                "theirs outside of the callback",
+            },
+        ),
+        (_late, {"theirs outside of the callback"}),
+        (_set(END, duration_ns=0), {"duration_ns of all"}),
+        (_set(END, duration_ns=4_000), {"kvm: longer than the time between the two"}),
+        (_set(END, ret=-11), OTHERS),
+        (_set(BEGIN, END, curr=0), OTHERS),
+        (_set(BEGIN, END, blockable=0), OTHERS),
+        (_set(BEGIN, END, subscription=6), {"subscriptions", *PAGES}),
+        (_set(BEGIN, subscription=6), {DIFFERENT}),
+        (_set(BEGIN, mm=4), {DIFFERENT}),
+    ],
+)
+def test_callback_of_a_virtual_machine(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[Event], Event | None],
+    wrong: set[str],
+) -> None:
+    evidence = _machines(tmp_path, change)
+    assert _wrong(checks.kvm_is_notified_of_the_same_ranges(evidence)) == wrong
 
 
 # -- a pinned page --------------------------------------------------------------------

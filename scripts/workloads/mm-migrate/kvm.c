@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Move pages of a process that has a virtual machine, whose notifier is of the older
- * kind: it has no interval, and is told of everything.
+ * Move pages of a process that has two virtual machines, whose notifiers are of the older
+ * kind: they have no interval, and are told of everything.
  *
  * usage: kvm PAGES MODULES	MODULES: modprobe's -d directory
  */
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 	size_t pages = argc == 3 ? strtoul(argv[1], NULL, 0) : 0;
 	const char *vendor = "kvm_amd";
 	struct moved m;
-	int kvm, vm, i;
+	int kvm, vms[2], i;
 	char *at;
 
 	if (!pages) {
@@ -45,15 +45,18 @@ int main(int argc, char **argv)
 		skip("there is no /dev/kvm");
 	at = map_pages(pages);
 	move_to(at, pages, 0);
-	vm = ioctl(kvm, KVM_CREATE_VM, 0);
-	if (vm < 0)
-		skip("KVM_CREATE_VM fails");
+	for (i = 0; i < 2; i++) {
+		vms[i] = ioctl(kvm, KVM_CREATE_VM, 0);
+		if (vms[i] < 0)
+			skip("KVM_CREATE_VM fails");
+	}
 	for (i = 0; i < 2; i++) {
 		m = move_to(at, pages, (i + 1) % 2);
 		say_moved("move", at, pages, (i + 1) % 2, &m);
 	}
 	/* It holds kvm, which is there for others to load and unload. */
-	close(vm);
+	for (i = 0; i < 2; i++)
+		close(vms[i]);
 	close(kvm);
 	if (syscall(SYS_delete_module, vendor, O_NONBLOCK))
 		die("cannot unload %s", vendor);
