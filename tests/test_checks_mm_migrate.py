@@ -229,6 +229,26 @@ def test_eviction(
     assert _wrong(checks.eviction_is_a_migration_entry(evidence)) == wrong
 
 
+# -- a callback that hangs ------------------------------------------------------------
+
+
+def test_a_hang_is_watched_for_more_ns_than_32_bits_hold(
+    checks: ModuleType, tmp_path: Path, project_root: Path
+) -> None:
+    text = ((project_root / MIRROR_H).parent / "stuck.c").read_text()
+    (watched,) = re.findall(r"(?m)^#define WATCHED\s+\((\d+) \* MS\)$", text)
+    ns = int(watched) * MS
+    fact = {"what": "stuck", "tid": 7, "moved": 1, "hung": 1, "began": 1}
+    fact |= {"seen": 2 * MS, "still": 2 * MS + ns, "ended": 9 * MS + ns}
+    begin, end = _call(MS, 0x1000, function=checks.SLOW, subscription=6)
+    end = dataclasses.replace(end, ts_ns=3 * MS + ns)
+    evidence = _load(tmp_path, "stuck", [fact], [begin, end])
+    load = evidence.workload("stuck").__dict__
+    for duration, wrong in ((ns + MS, set()), ((ns + MS) % 2**32, {"duration_ns"})):
+        load["_recorded"] = begin, _set(END, duration_ns=duration)(end)
+        assert _wrong(checks.stuck_callback_is_seen(evidence)) == wrong
+
+
 # -- pairs ----------------------------------------------------------------------------
 
 
