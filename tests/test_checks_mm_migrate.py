@@ -229,6 +229,43 @@ def test_eviction(
     assert _wrong(checks.eviction_is_a_migration_entry(evidence)) == wrong
 
 
+# -- durations ------------------------------------------------------------------------
+
+
+def _timed(place: Path, durations: list[int]) -> Evidence:
+    """A move with these callbacks in each of the workloads, one after the other."""
+    loads: dict[str, WorkloadResult] = {}
+    for name, count in (("one-mirror", 4), ("hold", 4), ("two-pass", 1)):
+        what = "free" if name == "hold" else "move"
+        move = {"what": what, "tid": 7, "moved": count, "began": MS, "ended": 9 * MS}
+        evidence = _load(place, name, [move], [])
+        loads[name] = evidence.workload(name)
+        loads[name].__dict__["_recorded"] = tuple(
+            _end(MS * n, 0x1000, ns) for n, ns in enumerate(durations, 2)
+        )
+    return Evidence(place, {}, loads, {})
+
+
+NAMES = ("one-mirror", "hold", "two-pass")
+
+
+@pytest.mark.parametrize(
+    ("durations", "wrong"),
+    [
+        ([500, 500, 500, 500], set()),
+        # Two readings of the clock within one of its ticks.
+        ([520, 0, 40, 0], set()),
+        ([0, 0, 0, 0], {f"{name}: duration_ns of all" for name in NAMES}),
+        ([MS, 2 * MS, 500, 500], {f"{name}: least time between two" for name in NAMES}),
+    ],
+)
+def test_callback_can_be_shorter_than_a_tick_of_the_clock(
+    checks: ModuleType, tmp_path: Path, durations: list[int], wrong: set[str]
+) -> None:
+    evidence = _timed(tmp_path, durations)
+    assert _wrong(checks.durations_fit_into_the_system_calls(evidence)) == wrong
+
+
 # -- a callback that hangs ------------------------------------------------------------
 
 
