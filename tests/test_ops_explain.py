@@ -200,6 +200,16 @@ def test_the_bound_of_a_clock_is_its_largest_in_the_recording(
     assert [clock["bound_ns"] for clock in made.clocks] == [37 * MS] * 3
 
 
+def test_one_collective_aligns_clocks_at_one_time(tmp_path: Path) -> None:
+    """Between two times that are the same there is no drift to divide by."""
+    made = report(tmp_path, Training(steps=1).nodes())
+    assert [clock["method"] for clock in made.clocks] == [
+        "reference",
+        *["collective"] * 2,
+    ]
+    assert [clock["drift_ppm"] for clock in made.clocks] == [0, None, None]
+
+
 def test_pings_of_a_later_boot_order_nothing(tmp_path: Path) -> None:
     """They are from before the recording began, by a clock that began anew."""
     nodes = two_late(2 * MS)

@@ -218,6 +218,7 @@ def _by_collectives(
         low, high = max(lows), min(highs)
         offset, bound = (low + high) // 2, (high - low + 1) // 2
         # The offset holds from the first to the last shared collective.
-        points = tuple(Point(t, offset, bound) for t in (min(times), max(times)))
+        ends = sorted({min(times), max(times)})
+        points = tuple(Point(t, offset, bound) for t in ends)
         clocks[sid] = Clock(sid, "collective", points)
     return clocks
