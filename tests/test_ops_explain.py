@@ -302,6 +302,24 @@ def test_a_job_that_was_started_again_is_two(
     assert explain.report(tmp_path / "s.duckdb", "train").verdicts == made.verdicts
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_recorder_that_was_started_again_starts_no_job(
+    tmp_path: Path, nodes: int
+) -> None:
+    """The first start is in two recordings of some nodes, or of all."""
+    made = again(culprit(), Training(), 500 * SECOND, [REAL, REAL, REAL])
+    halves = [restarted(node, node.began + 5 * SECOND // 2) for node in made[:nodes]]
+    made[:nodes] = [half for both in halves for half in both]
+    bad, good = report(tmp_path, made).verdicts
+    assert (bad.job.start, good.job.start) == (
+        "start 1 of 2, 2027-01-15 08:01:41 UTC",
+        "start 2 of 2, 2027-01-15 08:10:01 UTC",
+    )
+    (late,) = bad.stragglers
+    assert (late.rank, late.steps, late.explained) == (1, tuple(range(20, 40)), True)
+    assert good.outcome == "nothing"
+
+
 def test_a_job_may_be_started_again_with_fewer_ranks(tmp_path: Path) -> None:
     """A node was taken out, so that each start has its own number of ranks."""
     nodes = again(Training(ranks=4), culprit(), 500 * SECOND, [REAL, REAL, REAL, REAL])

@@ -33,7 +33,7 @@ SELECT m.job, m.rank, m.sid, m.tid, min(m.t), max(m.t), min(m.step),
     max(m.step), any_value(s.boot_id),
     (SELECT min_by(t_real - t_mono, t_mono) FROM clock c WHERE c.sid = m.sid)
 FROM m LEFT JOIN session s ON s.sid = m.sid WHERE m.rank IS NOT NULL
-GROUP BY ALL ORDER BY ALL
+GROUP BY ALL ORDER BY m.job, min(m.t), m.rank, m.sid, m.tid
 """  # noqa: S608
 
 
@@ -42,7 +42,8 @@ class Thread(NamedTuple):
 
     job: str
     rank: int
-    sid: str
+    #: All recordings that have some of them.
+    sids: tuple[str, ...]
     tid: int
     begin: int
     end: int
@@ -95,7 +96,7 @@ def runs(opened: duckdb.DuckDBPyConnection, window: Window = ALL) -> Runs:
     Only marks in ``window`` are asked for.
     """
     asked = {span["sid"]: span for span in window.spans(opened)}
-    threads = [Thread(*row) for row in opened.execute(_THREADS).fetchall()]
+    threads = _threads(opened)
     result = Runs([], {})
     for job, group in itertools.groupby(threads, key=lambda thread: thread.job):
         starts = list(_starts(list(group)))
@@ -109,14 +110,30 @@ def runs(opened: duckdb.DuckDBPyConnection, window: Window = ALL) -> Runs:
                 {
                     "job": thread.job,
                     "rank": thread.rank,
-                    "sid": thread.sid,
+                    "sid": sid,
                     "tid": thread.tid,
                     "run": number,
-                    **asked[thread.sid],
+                    **asked[sid],
                 }
                 for thread in start
+                for sid in thread.sids
             )
     return result
+
+
+def _threads(opened: duckdb.DuckDBPyConnection) -> list[Thread]:
+    """All threads, by job; one that several recorders saw, one after another, once."""
+    threads: dict[tuple[str, int, str, int], list[Thread]] = {}
+    for job, rank, sid, *values in opened.execute(_THREADS).fetchall():
+        thread = Thread(job, rank, (sid,), *values)
+        known = threads.setdefault((job, rank, thread.boot or sid, thread.tid), [])
+        # A step may be in two recordings if a recorder was restarted in it.
+        if known and known[-1].last <= thread.first:
+            before = known.pop()
+            sids = (*before.sids, sid)
+            thread = before._replace(sids=sids, end=thread.end, last=thread.last)
+        known.append(thread)
+    return [thread for known in threads.values() for thread in known]
 
 
 def _starts(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
@@ -159,7 +176,6 @@ def _by_rank(threads: Iterable[Thread]) -> dict[int, list[Thread]]:
 
 
 def _again(threads: Sequence[Thread]) -> bool:
-    # A step may be in two recordings if a recorder was restarted in it.
     spans = sorted((thread.first, thread.last) for thread in threads)
     return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
 
