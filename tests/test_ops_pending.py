@@ -318,6 +318,17 @@ def test_an_end_that_may_not_have_been_seen(
     assert ("or its end was not seen" in wording.as_text(made)) is bool(doubt)
 
 
+def test_what_is_open_in_a_group_whose_quota_changed_is_listed_once(
+    tmp_path: Path,
+) -> None:
+    node = Node()
+    node.event(BEGAN + SECOND, 0, 40, "throttle_in", cgroup=77, task=40)
+    for quota in ("20000 100000", "max 100000"):
+        node.fact("cgroup", cgroup_id=77, path="/pod-7/train", cpu_max=quota)
+    (stall,) = report(tmp_path, [node]).open
+    assert stall.text.endswith("to the CPU quota of /pod-7/train")
+
+
 def test_what_is_open_without_a_thread_is_of_the_node(tmp_path: Path) -> None:
     node = Node(providers=[QUEUES])
     node.fact("cgroup", cgroup_id=5, path="/pod")

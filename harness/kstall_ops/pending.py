@@ -27,13 +27,16 @@ SELECT s.sid, coalesce(s.ended, greatest(s.began,
     (SELECT max(coalesce(t1, t0)) FROM stall x WHERE x.sid = s.sid)))
 FROM session s
 """
-_OPEN = """
+# A group has a row for each quota that it had.
+_PATH = """
+(SELECT any_value(path) FROM cgroup g WHERE g.sid = s.sid AND g.cgroup_id = s.cgroup_id)
+"""
+_OPEN = f"""
 SELECT s.sid, s.class, coalesce(s.cause, ''), s.provider, s.tid, s.tgid, s.comm,
     s.device, s.t0, (SELECT count(*) FROM mark m WHERE m.sid = s.sid AND m.tid = s.tid
-    AND m.t > s.t0) AS went_on, g.path, s.cgroup_id
-FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
-WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
-"""
+    AND m.t > s.t0) AS went_on, {_PATH}, s.cgroup_id
+FROM stall s WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
+"""  # noqa: S608
 # Only the present start of a job: each start numbers its steps anew.  A later recording
 # may have seen the process end.
 _LAST = """
@@ -56,13 +59,13 @@ _KNOWN = """
 SELECT DISTINCT boot_id, pid, starttime, sid FROM proc JOIN session USING (sid)
 WHERE pid = tgid AND starttime IS NOT NULL ORDER BY ALL
 """
-_OF_THREAD = """
+_OF_THREAD = f"""
 SELECT s.class, coalesce(s.cause, ''), s.t0, coalesce(s.t1, ?), s.t1 IS NULL, s.id,
-    s.provider, s.device, g.path, s.cgroup_id
-FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
+    s.provider, s.device, {_PATH}, s.cgroup_id
+FROM stall s
 WHERE s.sid = ? AND s.tid = ? AND s.t0 IS NOT NULL AND coalesce(s.t1, ?) > ?
 ORDER BY s.t0
-"""
+"""  # noqa: S608
 
 
 @dataclass(frozen=True)
