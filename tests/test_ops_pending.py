@@ -278,6 +278,27 @@ def test_a_job_that_was_started_again_with_fewer_ranks(tmp_path: Path) -> None:
     assert [absent.rank for absent in hung.absent] == [1]
 
 
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_start_before_whose_end_nobody_saw_hides_no_hang(
+    tmp_path: Path, step: int
+) -> None:
+    """Its ranks ran elsewhere, where clocks are ahead and the recorder was killed."""
+    real = 1_800_000_000 * SECOND
+    before, now = Training(skew=lambda rank: 9000 * SECOND).nodes(), hanging(step)
+    for nodes, ahead in ((before, real - 10_000 * SECOND), (now, real)):
+        for node in nodes:
+            t = node.began
+            node.fact("clock", t_mono=t, t_real=t + ahead, bound=MS, method="adjtimex")
+    for number, node in enumerate(before):
+        node.name, node.boot_id, node.ended = f"old{number}", f"old{number}", None
+    if not step:
+        now[1].events = []
+    (hung,) = report(tmp_path, [*before, *now]).hung
+    assert (hung.step, hung.waiting) == (step, (0, 2))
+    assert [absent.rank for absent in hung.absent] == ([1] if step else [])
+    assert hung.silent == (0 if step else 1)
+
+
 # -- open stalls --------------------------------------------------------------------
 
 

@@ -189,7 +189,7 @@ def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
         for each in jobs:
             _partial(each, health)
         until = pending.known_until(opened)
-        hung = pending.hung(opened, jobs, until, health, limits)
+        hung = pending.hung(opened, jobs, starts, until, health, limits)
         if job is not None:
             names = list(dict.fromkeys(each.of for each in jobs))
             names += [hang.job for hang in hung if hang.job not in names]

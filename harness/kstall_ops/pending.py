@@ -17,7 +17,7 @@ from . import missing
 from .chains import Health, Source, filled, is_cut, seen, without
 from .errors import shown
 from .rules import Rules
-from .runs import Worlds
+from .runs import TABLE, Runs, Worlds
 from .straggler import Job, union
 
 _UNTIL = """
@@ -39,21 +39,22 @@ FROM stall s WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
 """  # noqa: S608
 # Only the present start of a job: each start numbers its steps anew.  A later recording
 # may have seen the process end.
-_LAST = """
-WITH numbered AS (
-    SELECT m.*, s.boot_id, row_number() OVER (
-        PARTITION BY sid, tid, job, rank, step, phase ORDER BY t) AS nth,
+_LAST = f"""
+WITH {TABLE}, numbered AS (
+    SELECT m.*, s.boot_id, r.run, row_number() OVER (
+        PARTITION BY m.sid, m.tid, m.job, m.rank, step, phase ORDER BY t) AS nth,
         (SELECT max(p.ended) FROM proc p JOIN session o USING (sid)
             WHERE o.boot_id = s.boot_id AND p.pid = m.tgid
             AND p.starttime <= m.t AND p.ended >= m.t) AS ended
-    FROM mark m JOIN session s USING (sid) WHERE rank IS NOT NULL
+    FROM mark m JOIN session s USING (sid) JOIN runs r ON coalesce(m.job, '') = r.job
+        AND m.rank = r.rank AND m.sid = r.sid AND m.tid = r.tid
 )
 SELECT coalesce(job, ''), rank, sid, tid, step, nth, phase, t, ended, boot_id, tgid
 FROM numbered
-QUALIFY row_number() OVER (
-    PARTITION BY coalesce(job, ''), rank ORDER BY ended IS NULL DESC, t DESC) = 1
+QUALIFY run = max(run) OVER (PARTITION BY coalesce(job, '')) AND row_number() OVER (
+    PARTITION BY coalesce(job, ''), rank, run ORDER BY ended IS NULL DESC, t DESC) = 1
 ORDER BY ALL
-"""
+"""  # noqa: S608
 # All recordings that knew a process, as its boot, number and start.
 _KNOWN = """
 SELECT DISTINCT boot_id, pid, starttime, sid FROM proc JOIN session USING (sid)
@@ -216,6 +217,7 @@ def _filled(
 def hung(
     opened: duckdb.DuckDBPyConnection,
     jobs: Sequence[Job],
+    starts: Runs,
     until: Mapping[str, int],
     health: Health,
     limits: Rules,
@@ -226,7 +228,7 @@ def hung(
     for boot, pid, starttime, sid in opened.execute(_KNOWN).fetchall():
         known.setdefault((boot, pid), []).append((starttime, sid))
     worlds = Worlds(opened)
-    for row in opened.execute(_LAST).fetchall():
+    for row in opened.execute(_LAST, [starts.rows]).fetchall():
         job, rank, sid, tid, step, nth, phase, t, ended, boot, tgid = row
         later = [
             other

@@ -15,6 +15,7 @@ import duckdb
 
 from .window import ALL, Window, wall
 
+_FAR = (1 << 63) - 1
 #: SQL for the name of a process group, which is treated as a job by itself.
 NAME = "coalesce(job, '') || ', process group ' || process_group"
 #: A table for SQL: by thread, the number of the start to which its marks belong, and
@@ -177,7 +178,7 @@ def _by_rank(threads: Iterable[Thread]) -> dict[int, list[Thread]]:
 
 def _again(threads: Sequence[Thread]) -> bool:
     spans = sorted((thread.first, thread.last) for thread in threads)
-    return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
+    return any(a[1] >= b[0] for a, b in itertools.pairwise(spans))
 
 
 def _when(thread: Thread) -> int:
@@ -189,10 +190,14 @@ def _at_one_time(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
     if any(thread.ahead is None for thread in threads):
         yield list(threads)
         return
+    newest = {rank: max(group, key=_when) for rank, group in _by_rank(threads).items()}
     together: list[Thread] = []
     until = 0
     for thread in sorted(threads, key=_when):
         begin, end = thread.real
+        if thread.begin == thread.end and thread is newest[thread.rank]:
+            # It is in its first collective, where it may wait for long.
+            end = _FAR
         if together and begin > until:
             yield together
             together = []
