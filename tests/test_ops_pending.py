@@ -233,6 +233,24 @@ def test_a_recording_that_ends_too_early_blames_nobody(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("note", [True, False])
+def test_a_cpu_that_is_known_for_longer_makes_nobody_wait(
+    tmp_path: Path, note: bool
+) -> None:
+    """Its segment was full; what others have in theirs comes with the next copy."""
+    nodes = hanging()
+    until = max(map(_last, nodes)) + 100 * MS
+    for node in nodes:
+        node.ended = None
+        node.event(END, 1, 0, "aer_event", dev_name="0000:00:01.0", severity=0)
+        if note:
+            node.fact("complete", until=until, segments={"0": 1, "1": 0})
+    # Where nothing is known to be complete, all that there is counts.
+    assert [hang.waiting for hang in report(tmp_path, nodes).hung] == (
+        [] if note else [(0, 2)]
+    )
+
+
 def test_a_step_that_had_just_begun(tmp_path: Path) -> None:
     nodes = hanging()
     for node in nodes:

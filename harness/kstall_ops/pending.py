@@ -27,6 +27,10 @@ SELECT s.sid, coalesce(s.ended, greatest(s.began,
     (SELECT max(coalesce(t1, t0)) FROM stall x WHERE x.sid = s.sid)))
 FROM session s
 """
+# Of a recording without an end, some CPUs may be known for longer than others.
+_COMPLETE = """
+SELECT sid, t0 FROM loss WHERE reason = 'recorder gone' AND t0 IS NOT NULL
+"""
 # A group has a row for each quota that it had.
 _PATH = """
 (SELECT any_value(path) FROM cgroup g WHERE g.sid = s.sid AND g.cgroup_id = s.cgroup_id)
@@ -223,6 +227,7 @@ def hung(
     limits: Rules,
 ) -> list[Hung]:
     """Collectives in which a rank waited, far longer than a step, until the end."""
+    until = {**until, **dict(opened.execute(_COMPLETE).fetchall())}
     marks: dict[str, list[_Last]] = {}
     known: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for boot, pid, starttime, sid in opened.execute(_KNOWN).fetchall():
