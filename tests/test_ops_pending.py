@@ -187,6 +187,30 @@ def test_one_whose_process_is_gone_is_named(tmp_path: Path) -> None:
     assert "cause: its process ended" in wording.as_text(made)
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("overrun", True), ("suspended throttle/fprobe", False), ("", False)],
+)
+@pytest.mark.parametrize("gone", [True, False])
+def test_one_whose_marks_may_have_been_lost_is_named_with_doubt(
+    tmp_path: Path, reason: str, said: bool, gone: bool
+) -> None:
+    nodes = hanging()
+    last = _last(nodes[1])
+    if reason:
+        until = last + 2 * SECOND
+        nodes[1].fact("loss", cpu=0, t0=last, t1=until, n=3, reason=reason)
+    if gone:
+        nodes[1].fact("gone", pid=4000, starttime=1, t=last + SECOND)
+    made = report(tmp_path, nodes)
+    (absent,) = made.hung[0].absent
+    text = "records were lost meanwhile (overrun)"
+    assert absent.caps == ((text,) if said else ())
+    assert (f"\n      {text}\n" in wording.as_text(made)) is said
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
+    assert (text in (tmp_path / "page.html").read_text()) is said
+
+
 @pytest.mark.parametrize("later", [True, False])
 def test_one_that_crashed_after_the_recorder_was_started_again(
     tmp_path: Path, later: bool

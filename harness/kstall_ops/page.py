@@ -103,6 +103,7 @@ def _hung(hang: Hung) -> str:
         parts.append(f"<p>{_text(wording.absent_title(absent))}</p>")
         if absent.cls is None:
             parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
+            parts.append(_list([("", text) for text in absent.caps]))
             continue
         texts = (*absent.caps, *wording.uncompared(absent))
         entries = [("", text) for text in texts]

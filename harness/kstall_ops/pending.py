@@ -106,10 +106,11 @@ class Absent:
     #: How long before the end its process was gone, at least; None if it was there.
     gone_ns: int | None
     text: str
+    #: Why it may have entered since, or the text may be wrong.
+    caps: tuple[str, ...]
     #: The class that takes most of that time; None if none takes any.
     cls: str | None = None
     coverage: float = 0.0
-    caps: tuple[str, ...] = ()
     #: Its providers that no oracle was compared with.
     uncompared: tuple[str, ...] = ()
     fix: str = ""
@@ -315,6 +316,7 @@ def _absent(
     cls = max(lost, key=lost.__getitem__, default=None)
     unrecorded = tuple(health.unrecorded.get(last.sid, ()))
     fields: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}
+    provider = ""
     if last.gone is not None:
         fields = {"text": "its process ended"}
     elif cls is not None:
@@ -325,13 +327,6 @@ def _absent(
             "coverage": lost[cls] / last.age,
             "text": _filled(rule.say, lost[cls], cause, device, group)
             + ("; no end seen" if is_open else ""),
-            "caps": tuple(
-                dict.fromkeys(
-                    cap
-                    for each in last.sids
-                    for cap in health.of(each, provider, last.t, until[each])
-                )
-            ),
             "uncompared": health.uncompared([Source(sid, provider, group[1], device)]),
             "fix": _filled(rule.fix, lost[cls], cause, device, group),
             "doc": rule.doc,
@@ -345,5 +340,13 @@ def _absent(
         phase=last.phase,
         age_ns=last.age,
         gone_ns=last.gone,
+        # Without a class, what may have had a mark of it.
+        caps=tuple(
+            dict.fromkeys(
+                cap
+                for each in last.sids
+                for cap in health.of(each, provider, last.t, until[each])
+            )
+        ),
         **fields,
     )

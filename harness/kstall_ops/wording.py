@@ -159,6 +159,7 @@ def _hung_text(hang: Hung) -> list[str]:
         lines.append(f"  {absent_title(absent)}")
         if absent.cls is None:
             lines.append(f"    cause: {absent.text}")
+            lines += [f"      {text}" for text in absent.caps]
             continue
         lines.append(
             f"    COINCIDES [high] {absent.cls}: {absent.text}, "
