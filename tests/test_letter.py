@@ -249,6 +249,7 @@ def _mutation(series: Series) -> falsity.Mutation | None:
             event=event,
             field=field or RECORDS,
             operator=operator,
+            part=argument.part or "",
             outcome="not-applicable" if argument.changes_nothing else "escaped",
             noticed=f"{argument.noticed_from_ms} ms later, caught by a check",
         )

@@ -57,8 +57,11 @@ class MutantOutcome(Model):
 
     @property
     def is_untried(self) -> bool:
-        """Whether it changes nothing, and series.toml does not say why."""
-        return self.outcome == "not-applicable" and not self.because
+        """Whether it changes nothing, and series.toml does not say why.
+
+        If it is about a part of the records, it was tried on all records as well.
+        """
+        return self.outcome == "not-applicable" and not (self.because or self.part)
 
 
 class RefutedArgument(Model):
@@ -139,7 +142,7 @@ class Mutation(Model):
                     row.escaped.append(mutant.operator)
                 case _ if mutant.is_untried:
                     row.untried.append(mutant.operator)
-                case _:
+                case _ if mutant.because:
                     row.idle.setdefault(_reason(mutant), []).append(mutant.operator)
         return [*rows.values()]
 
