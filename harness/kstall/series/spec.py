@@ -95,7 +95,7 @@ class SiteSpec(Table):
     context: Text
 
 
-class Part(Table):
+class RecordPart(Table):
     """Records of an event that are made in a place of their own.
 
     They are those of ``workloads``, if it names any, whose fields have one of the
@@ -109,7 +109,7 @@ class Part(Table):
     )
 
     @model_validator(mode="after")
-    def _not_all(self) -> Part:
+    def _not_all(self) -> RecordPart:
         if not (self.workloads or self.where):
             raise ValueError("either workloads or where: else it is all records")
         return self
@@ -174,7 +174,7 @@ class Tracepoint(Table):
     header: Text
     joins: Text
     site: Annotated[tuple[SiteSpec, ...], Field(min_length=1)]
-    part: tuple[Part, ...] = ()
+    part: tuple[RecordPart, ...] = ()
     fields: dict[Identifier, Text]
     values: dict[Identifier, Annotated[tuple[int, ...], Field(min_length=2)]] = Field(
         default={}
@@ -393,7 +393,7 @@ class Unproven(Table):
 
     ``operators`` are those of `kstall mutate` that no check notices on any of
     ``fields``, or, without any, on whole records; with ``part`` only if they are
-    applied to that `Part` of the records alone.  ``resolution`` says what the
+    applied to that `RecordPart` alone.  ``resolution`` says what the
     instrument resolves, where a difference below that is the reason: on a faster
     machine a check may notice it.
 
