@@ -20,7 +20,7 @@ from kstall_node.host import Host
 from kstall_node.oracles import Oracle, Tally
 from kstall_node.pages import layout, records
 from kstall_node.tracefs import Counter, Tracefs
-from kstall_ops import chains, seal, store
+from kstall_ops import health, seal, store
 from kstall_ops.errors import NotARecording
 from kstall_ops.rules import rules
 from node_root import README, Node
@@ -381,8 +381,8 @@ def node_with_probes(tmp_path: Path) -> Node:
 )
 def test_whom_a_loss_concerns(reason: str, provider: str, concerns: bool) -> None:
     losses = {"s": ((0, 10, reason),)}
-    health = chains.Health({}, losses, {}, {})
-    assert bool(health.of("s", provider, 2, 5)) == concerns
+    known = health.Health({}, losses, {}, {})
+    assert bool(known.of("s", provider, 2, 5)) == concerns
 
 
 def test_no_format_at_all(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kstall_ops import (
     decode,
     errors,
     explain,
+    health,
     order,
     page,
     runs,
@@ -556,8 +557,8 @@ def unknown_thread(path: Path) -> chains.Verdict:
             )
             for step in job.steps
         ]
-        health, _ = explain._health(opened)
-        return chains.judge(opened, job, health, rules())
+        known, _ = health.examine(opened)
+        return chains.judge(opened, job, known, rules())
 
 
 def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
@@ -684,10 +685,10 @@ def test_marks_that_a_stalled_thread_wrote_are_found_in_one_pass(
         "s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t AND m.t < s.t1) GROUP BY sid"
     )
     with store.reading(tmp_path / "s.duckdb") as opened:
-        found = opened.execute(explain._MARKS_INSIDE, [["io_uring"]]).fetchall()
+        found = opened.execute(health._MARKS_INSIDE, [["io_uring"]]).fetchall()
         assert found == opened.execute(inside).fetchall()
         assert 0 < found[0][1] < 300
-        plan = opened.execute(f"EXPLAIN {explain._MARKS_INSIDE}", [["io_uring"]])
+        plan = opened.execute(f"EXPLAIN {health._MARKS_INSIDE}", [["io_uring"]])
         assert "Join" not in str(plan.fetchall())
         assert "Join" in str(opened.execute(f"EXPLAIN {inside}").fetchall())
 

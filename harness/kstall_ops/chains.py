@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
 
 from .errors import shown
-from .missing import Missing
+from .health import LASTING, Health, Source
 from .order import Rival
 from .recording import digest
 from .rules import Class, Rules
@@ -29,8 +28,6 @@ from .straggler import Arrival, Job, Step, chance, ranks_named, union
 
 #: With less coverage than that, most of the lateness has another cause.
 _MOST = 0.5
-#: The end of a stall that lasts for as long as anything is known.
-LASTING = (1 << 63) - 1
 LEVELS = ("observed", "coincides", "explains")
 
 _OVERLAPS = """
@@ -54,16 +51,6 @@ UNION SELECT own.sid, own.tgid, above.cgroup_id
 FROM own JOIN cgroup below USING (sid, cgroup_id) JOIN cgroup above ON
     above.sid = own.sid AND starts_with(below.path, rtrim(above.path, '/') || '/')
 """
-# When the thread of a stall without an end did something else.
-_UNENDED = """
-SELECT s.id, s.sid, s.provider, s.t0, min(m.t) FROM stall s LEFT JOIN (
-    SELECT sid, tid, t FROM mark UNION ALL SELECT sid, tid, t - bound FROM collective
-) m ON m.sid = s.sid AND m.tid = s.tid AND m.t > s.t0
-    AND list_contains(?::VARCHAR[], s.class)
-WHERE s.t1 IS NULL AND s.t0 IS NOT NULL GROUP BY ALL
-"""
-#: Losses of a single provider, which the recorder names in the reason.
-_CUT = re.compile(r"(?:threshold|suspended|refused) (\S+)")
 
 
 @dataclass(frozen=True)
@@ -169,130 +156,6 @@ class Verdict:
         if self.stragglers:
             return "straggler"
         return "slowed" if self.slowed else "nothing"
-
-
-class Source(NamedTuple):
-    """What a stall was recorded by, and what an oracle may have compared it for."""
-
-    sid: str
-    provider: str
-    cgroup_id: int | None
-    device: str | None
-
-
-@dataclass(frozen=True)
-class Health:
-    """What is wrong with the records of each session, which caps claims on them."""
-
-    caps: Mapping[str, tuple[str, ...]]
-    losses: Mapping[str, tuple[tuple[int, int, str], ...]]
-    refused: Mapping[str, frozenset[str]]
-    nodes: Mapping[str, str]
-    #: By session, the classes that were not recorded, and why.
-    unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Recordings that should be in the store, but are not.
-    missing: Sequence[Missing] = ()
-    #: By session, the providers and scopes of which an oracle has a verdict.
-    compared: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
-    #: By id of a stall without an end, up to when it is known to have lasted: then its
-    #: thread went on, or its end may have been among what was lost.
-    seen: Mapping[int, int] = field(default_factory=dict)
-
-    def damaged(self, sid: str, provider: str) -> list[str]:
-        """Why what ``provider`` recorded may be wrong."""
-        caps = list(self.caps.get(sid, ()))
-        if any(_is_of(provider, name) for name in self.refused.get(sid, ())):
-            caps.append(f"its oracle disagrees with {shown(provider)}")
-        return caps
-
-    def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
-        """Why claims from ``provider`` between two times cannot be `explains`."""
-        caps = self.damaged(sid, provider)
-        lost = {
-            reason
-            for t0, t1, reason in self.losses.get(sid, ())
-            if t0 < end and t1 > begin and _concerns(reason, provider)
-        }
-        caps += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
-        return caps
-
-    def uncompared(self, sources: Iterable[Source]) -> tuple[str, ...]:
-        """The providers of those ``sources`` that were not compared there."""
-        names = {
-            source.provider
-            for source in sources
-            # An oracle also counts what further providers of that name see.
-            if not any(
-                f"{source.provider}+".startswith(f"{name}+") and _is_in(source, scope)
-                for name, scope in self.compared.get(source.sid, ())
-            )
-        }
-        return tuple(sorted(names))
-
-    def whole(self, job: Job, rank: int) -> list[int]:
-        """Positions of the steps of which ``--ring`` has not deleted any records."""
-        deleted: dict[str, dict[int, int]] = {}
-        for sid in {step.arrivals[rank].sid for step in job.steps}:
-            # There may be many, but all from the begin of the recording.
-            spans = deleted.setdefault(sid, {})
-            for t0, t1, reason in self.losses.get(sid, ()):
-                if reason == "ring":
-                    spans[t0] = max(t1, spans.get(t0, t1))
-        return [
-            at
-            for at, step in enumerate(job.steps)
-            if not _overlaps(step.arrivals[rank], deleted[step.arrivals[rank].sid])
-        ]
-
-
-def seen(
-    opened: duckdb.DuckDBPyConnection,
-    losses: Mapping[str, Sequence[tuple[int, int, str]]],
-    limits: Rules,
-) -> dict[int, int]:
-    """`Health.seen`, as far as only these ``losses`` may have ends of stalls."""
-    blocks = [name for name, rule in limits.classes.items() if rule.blocks]
-    ends = {}
-    for id_, sid, provider, t0, went_on in opened.execute(
-        _UNENDED, [blocks]
-    ).fetchall():
-        lost = [
-            max(t0, begin)
-            for begin, end, reason in losses.get(sid, ())
-            if end > t0 and _concerns(reason, provider)
-        ]
-        ends[id_] = min([*lost, LASTING if went_on is None else went_on])
-    return ends
-
-
-def _overlaps(arrival: Arrival, spans: Mapping[int, int]) -> bool:
-    assert arrival.since is not None
-    since, end = arrival.since, arrival.exit
-    return any(t0 < end and t1 > since for t0, t1 in spans.items())
-
-
-def _is_in(source: Source, scope: str) -> bool:
-    """Whether an oracle of ``scope`` counted what is of ``source``."""
-    kind, _, name = scope.partition(":")
-    whole = {"cgroup": str(source.cgroup_id), "device": source.device}
-    return kind not in whole or whole[kind] == name
-
-
-def _is_of(provider: str, source: str) -> bool:
-    """Whether a provider belongs to ``source``, by its name."""
-    rest = provider.removeprefix(source)
-    return provider.startswith(source) and rest[:1] in ("", "+", "/")
-
-
-def is_cut(reason: str) -> bool:
-    """Whether it is no loss by chance, but all of a provider, or what is shorter."""
-    return _CUT.match(reason) is not None
-
-
-def _concerns(reason: str, provider: str) -> bool:
-    """Whether a loss may concern that provider; most losses may concern any."""
-    match = _CUT.match(reason)
-    return match is None or _is_of(provider, match[1]) or _is_of(match[1], provider)
 
 
 @dataclass

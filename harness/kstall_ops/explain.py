@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,57 +25,23 @@ from . import (
     straggler,
     window,
 )
-from .chains import Health, Verdict
+from .chains import Verdict
 from .errors import OpsError, shown
+from .health import Health, examine, listed
 from .missing import Missing
 from .pending import Hung, Open
 from .recording import LEFT_OUT
 from .rules import Rules, rules
 from .runs import NAME, TABLE, Runs, runs
 from .straggler import Job
-from .window import ALL, Window, wall
+from .window import ALL, Window
 
 #: How many process groups without a late rank are named.
 _GROUPS = 4
-#: How many nodes a remark names.
-_NODES = 4
 #: Making the table takes as long as `explain`, so it is made only for such queries.
 _MAY_MEAN_FINDING = re.compile(
     r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
 )
-_DAMAGE = """
-SELECT sid, count(*) FILTER (t1 < t0 OR dur < 0) AS backwards,
-    count(*) FILTER (t1 >= t0 AND dur <> t1 - t0) AS unequal,
-    count(*) FILTER (t1 > s.ended OR t1 < s.began) AS outside
-FROM stall JOIN session s USING (sid) GROUP BY sid
-"""
-_MARKS_OUTSIDE = """
-SELECT sid, count(*) FROM mark JOIN session s USING (sid)
-WHERE t > s.ended OR t < s.began GROUP BY sid
-"""
-# In one pass over each thread, as comparing each mark with each stall takes hours for
-# a day of both: whether the last end of those that have begun is after a mark.
-_MARKS_INSIDE = """
-SELECT sid, count(*) FROM (
-    SELECT sid, t, of_mark, max(until) OVER (
-        PARTITION BY sid, tid ORDER BY t, of_mark DESC ROWS UNBOUNDED PRECEDING
-    ) AS until
-    FROM (
-        SELECT sid, tid, t, true AS of_mark, NULL AS until FROM mark UNION ALL
-        SELECT sid, tid, t0, false, coalesce(t1, 9223372036854775807) FROM stall
-        WHERE tid IS NOT NULL AND t0 IS NOT NULL
-            AND list_contains(?::VARCHAR[], class)
-    )
-)
-WHERE of_mark AND until > t GROUP BY sid
-"""
-_ENQUEUED_INSIDE = """
-SELECT sid, count(*) FROM collective m WHERE EXISTS (
-    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t - m.bound
-    AND m.t + m.bound < coalesce(s.t1, 9223372036854775807)
-    AND list_contains(?::VARCHAR[], s.class))
-GROUP BY sid
-"""
 _LOST = f"""
 WITH {window.TABLE}
 SELECT node, class, coalesce(cause, ''), provider, count(*), sum(dur)::BIGINT, max(dur)
@@ -94,11 +59,6 @@ GROUP BY ALL ORDER BY ALL
 _ALL_TIME = (
     "what had not ended, what was lost or left out, and oracles are of all its time"
 )
-_LEFT_OUT = """
-SELECT node, t1 + (SELECT min_by(t_real - t_mono, t_mono) FROM clock c
-    WHERE c.sid = loss.sid)
-FROM loss JOIN session USING (sid) WHERE reason = ? ORDER BY ALL
-"""
 # A rank had not entered a collective before it was enqueued, and none left it after it
 # was seen to have ended.
 _COLLECTIVES = f"""
@@ -175,7 +135,7 @@ def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
     """
     limits = rules()
     with store.reading(path) as opened:
-        health, remarks = _health(opened)
+        health, remarks = examine(opened)
         starts = runs(opened, asked)
         clocks = clocks_of(opened, starts)
         jobs = straggler.jobs(opened, limits, starts)
@@ -220,80 +180,6 @@ def report(path: Path, job: str | None = None, asked: Window = ALL) -> Report:
     return result
 
 
-def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
-    nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
-    caps: dict[str, list[str]] = {}
-    words = (
-        "records that end before they begin",
-        "records whose duration is not the time between their ends",
-        "records from outside of the recording",
-    )
-    for sid, *counts in opened.execute(_DAMAGE).fetchall():
-        for count, what in zip(counts, words, strict=True):
-            if count:
-                caps.setdefault(sid, []).append(f"{count} {what}")
-    for sid, count in opened.execute(_MARKS_OUTSIDE).fetchall():
-        caps.setdefault(sid, []).append(f"{count} marks from outside of the recording")
-    blocks = [name for name, rule in rules().classes.items() if rule.blocks]
-    for sid, count in opened.execute(_MARKS_INSIDE, [blocks]).fetchall():
-        text = f"{count} marks of threads that were stalled when they wrote them"
-        caps.setdefault(sid, []).append(text)
-    for sid, count in opened.execute(_ENQUEUED_INSIDE, [blocks]).fetchall():
-        text = f"{count} collectives that were enqueued while their thread was stalled"
-        caps.setdefault(sid, []).append(text)
-    losses: dict[str, list[tuple[int, int, str]]] = {}
-    for sid, t0, t1, reason in opened.execute(
-        "SELECT sid, t0, t1, reason FROM loss"
-    ).fetchall():
-        begin = -chains.LASTING if t0 is None else t0
-        end = chains.LASTING if t1 is None else t1
-        losses.setdefault(sid, []).append((begin, end, reason or "unknown"))
-    gone = missing.read(opened)
-    boots = dict(opened.execute("SELECT sid, boot_id FROM session").fetchall())
-    for sid, loss in missing.losses(gone, boots):
-        losses.setdefault(sid, []).append(loss)
-    refused: dict[str, set[str]] = {}
-    compared: dict[str, set[tuple[str, str]]] = {}
-    for sid, provider, scope, verdict in opened.execute(
-        "SELECT sid, provider, coalesce(scope, 'all'), verdict FROM oracle "
-        "WHERE verdict IN ('agrees', 'disagrees')"
-    ).fetchall():
-        compared.setdefault(sid, set()).add((provider, scope))
-        if verdict == "disagrees":
-            refused.setdefault(sid, set()).add(provider)
-    remarks = [
-        f"{shown(nodes[sid])}: {text}: no claim on it is more than `coincides`"
-        for sid, texts in sorted(caps.items())
-        for text in texts
-    ]
-    health = Health(
-        caps={sid: tuple(texts) for sid, texts in caps.items()},
-        losses={sid: tuple(intervals) for sid, intervals in losses.items()},
-        refused={sid: frozenset(providers) for sid, providers in refused.items()},
-        nodes=nodes,
-        unrecorded=_unrecorded(opened),
-        missing=gone,
-        compared={sid: frozenset(scopes) for sid, scopes in compared.items()},
-        seen=chains.seen(opened, losses, rules()),
-    )
-    remarks = [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
-    return health, [*remarks, *_left_out(opened)]
-
-
-def _left_out(opened: duckdb.DuckDBPyConnection) -> list[str]:
-    """From when on the store knows, if what was before was not fetched."""
-    rows = opened.execute(_LEFT_OUT, [LEFT_OUT]).fetchall()
-    if not rows:
-        return []
-    nodes = list(dict.fromkeys(node for node, _ in rows))
-    times = [real for _, real in rows if real is not None]
-    when = f" {wall(max(times))}" if times else ", by clocks that are not known,"
-    return [
-        f"{_listed(nodes)}: known from{when} on: what was before was not "
-        "fetched (`--last`)"
-    ]
-
-
 def _ordered(
     opened: duckdb.DuckDBPyConnection,
     verdict: Verdict,
@@ -319,32 +205,6 @@ def _partial(job: Job, health: Health) -> None:
             f"recordings are missing ({job.unseen}): a rank of which nothing came may "
             "be the one that was late; no claim is more than `coincides`"
         )
-
-
-def _unrecorded(opened: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    rows = opened.execute("SELECT sid, unrecorded FROM session").fetchall()
-    return {sid: json.loads(text or "{}") for sid, text in rows}
-
-
-def _unrecorded_text(health: Health) -> list[str]:
-    """A line for each reason, with all nodes that have it."""
-    nodes: dict[tuple[str, str], set[str]] = {}
-    for sid, whys in health.unrecorded.items():
-        for cls, why in whys.items():
-            nodes.setdefault((cls, why), set()).add(health.nodes[sid])
-    classes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (cls, why), affected in nodes.items():
-        classes.setdefault((why, tuple(sorted(affected))), []).append(cls)
-    lines = []
-    for (why, where), names in classes.items():
-        text = f"not recorded: {', '.join(names)} ({shown(why)})"
-        lines.append(f"{_listed(where)}: {text}")
-    return lines
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
-    return f"{', '.join(map(shown, nodes[:_NODES]))}{more}"
 
 
 def _lost(opened: duckdb.DuckDBPyConnection, asked: Window) -> list[Lost]:
@@ -497,7 +357,7 @@ def _oracles_text(oracles: Sequence[Mapping[str, Any]]) -> list[str]:
         text = f"{shown(provider)} was compared with no oracle"
         if len(places) < len(scopes[provider]):
             text += f" for {len(places)} of {len(scopes[provider])} groups or devices"
-        lines.append(f"{_listed(nodes)}: {text}")
+        lines.append(f"{listed(nodes)}: {text}")
     return lines
 
 
@@ -514,7 +374,7 @@ def _losses_text(losses: Sequence[Mapping[str, Any]]) -> list[str]:
             reason = entry["reason"] or "no reason given"
             reasons.setdefault(reason, []).append(entry)
     return [
-        f"{_listed(list(dict.fromkeys(entry['node'] for entry in entries)))}: "
+        f"{listed(list(dict.fromkeys(entry['node'] for entry in entries)))}: "
         f"{_loss_text(shown(reason), entries)}"
         for reason, entries in reasons.items()
     ]

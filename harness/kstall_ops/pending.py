@@ -14,8 +14,9 @@ from typing import Any
 import duckdb
 
 from . import missing
-from .chains import Health, Source, filled, is_cut, seen, without
+from .chains import filled, without
 from .errors import shown
+from .health import Health, Source, is_cut, lasting
 from .rules import Rules
 from .runs import TABLE, Runs, Worlds
 from .straggler import Job, union
@@ -253,7 +254,7 @@ def hung(
         sid: [loss for loss in losses if is_cut(loss[2])]
         for sid, losses in health.losses.items()
     }
-    ends = seen(opened, cuts, limits)
+    ends = lasting(opened, cuts, limits)
     hung = []
     for job, each in marks.items():
         limit = max(limits.open_min_ns, int(limits.hung_steps * medians.get(job, 0)))
