@@ -58,10 +58,10 @@ def series(project_root: Path) -> Series:
 def test_the_medians_of_boots_are_compared() -> None:
     # The last repetition of a boot had a timer tick in it.
     counts = [
-        count("base-1", "base", 1000, 1000, 1800),
-        count("base-2", "base", 1000, 1000, 1900),
-        count("patched-1", "off", 1010, 1010, 1700),
-        count("patched-2", "off", 1010, 1010, 1010),
+        count("base-1", "base", *[1000] * 20, 1800),
+        count("base-2", "base", *[1000] * 20, 1900),
+        count("patched-1", "off", *[1010] * 20, 1700),
+        count("patched-2", "off", *[1010] * 20, 1010),
         count("patched-1", "ftrace", 1500, 1500, 1500, events=100),
     ]
     measurement = counting._measurement(measure(nops=1), counts)
@@ -73,6 +73,21 @@ def test_the_medians_of_boots_are_compared() -> None:
     assert by_mode["base"].boots[0].high == 180
     # Two repetitions come first that are not printed.
     assert by_mode["ftrace"].hits == 100 / 50
+
+
+def test_boots_that_agree_by_chance_do_not_show_a_difference() -> None:
+    """Their repetitions differ by far more."""
+    counts = [
+        *(count(f"base-{n}", "base", *range(900, 1101, 20)) for n in (1, 2, 3)),
+        *(count(f"patched-{n}", "off", *range(908, 1109, 20)) for n in (1, 2, 3)),
+    ]
+    measurement = counting._measurement(measure(), counts)
+    assert measurement.difference == pytest.approx(0.8)
+    assert 4 <= measurement.resolution <= 8
+    assert not measurement.visible
+    for boot in counts[3:]:
+        boot["taken"] = [taken + 100 for taken in boot["taken"]]
+    assert counting._measurement(measure(), counts).visible
 
 
 def test_a_difference_within_the_spread_is_not_visible() -> None:

@@ -212,7 +212,8 @@ class Measurement(Model):
     operation: str = Field(description="what is counted as one")
     events: list[str] = []
     resolution: float = Field(
-        description="the greatest difference between two boots of the base"
+        description="the greatest difference between two boots of the base, or, if it "
+        "is more, how well repetitions show the difference of patched and base"
     )
     samples: list[Sample] = []
     difference: float | None = Field(

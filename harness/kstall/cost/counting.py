@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
 import shutil
 import statistics
@@ -57,6 +58,9 @@ _MARGIN = 120.0
 _PER_TRACER = 90.0
 # Guest time passes with instructions, and at once while the guest waits.
 _FOREVER = 3600.0
+#: How likely it is that a difference is due to chance which counts as one: there are
+#: dozens of measurements in a run.
+_CHANCE = 0.001
 # Events that a reader misses do not change the counts.
 _IGNORED = (errors.LostEvents.kind, errors.SkippedEvents.kind)
 
@@ -506,6 +510,7 @@ def _measurement(
         if (chosen := [row for row in rows if row["mode"] == mode])
     ]
     by_mode = {sample.mode: sample for sample in samples}
+    uncertainty = _uncertainty(_each(rows, "base"), _each(rows, "off"))
     # Each event fired at one site, which is one NOP while it is off.  Sites that are
     # crossed without firing are not seen: the prediction is then too low.
     beside = [row for row in rows if row["mode"] == "beside"]
@@ -513,7 +518,7 @@ def _measurement(
         workload=workload.name,
         operation=workload.operation,
         events=list(workload.events),
-        resolution=by_mode["base"].spread,
+        resolution=max(by_mode["base"].spread, uncertainty),
         samples=samples,
         difference=by_mode["off"].median - by_mode["base"].median,
         predicted=workload.nops + workload.more,
@@ -522,6 +527,31 @@ def _measurement(
     )
     measurement.visible = gate.visible(measurement)
     return measurement
+
+
+def _each(counts: Sequence[dict[str, Any]], mode: costs.Mode) -> list[float]:
+    """Instructions of an operation in each repetition of all boots in ``mode``."""
+    return [
+        taken / count["operations"]
+        for count in counts
+        if count["mode"] == mode
+        for taken in count["taken"]
+    ]
+
+
+def _uncertainty(before: Sequence[float], after: Sequence[float]) -> float:
+    """How well the difference of two medians is known: to plus or minus so much.
+
+    Boots may agree by chance although their repetitions differ, by where timer ticks
+    fall.  It is half of the distribution-free confidence interval of the shift between
+    two samples, after Hodges and Lehmann, from the ranks of all pairwise differences.
+    Where all repetitions take the same, it is 0.
+    """
+    pairs = sorted(late - early for early in before for late in after)
+    deviation = math.sqrt(len(pairs) * (len(before) + len(after) + 1) / 12)
+    quantile = statistics.NormalDist().inv_cdf(1 - _CHANCE / 2)
+    rank = max(0, math.floor(len(pairs) / 2 - quantile * deviation))
+    return (pairs[-1 - rank] - pairs[rank]) / 2
 
 
 def _sample(mode: costs.Mode, counts: Sequence[dict[str, Any]]) -> costs.Sample:

@@ -279,7 +279,8 @@ def measured_operations_cross_sites(series: Series, overhead: Overhead) -> Verdi
 
 
 def visible(measurement: Measurement) -> bool:
-    """Whether patched and base differ by more than boots of one kernel do."""
+    """Whether patched and base differ by more than boots of one kernel do, and by more
+    than their repetitions may show by chance."""
     spread = max(
         [measurement.resolution]
         + [
