@@ -109,6 +109,12 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
     keep = True
     # A table goes with those below it: [[workload.inject]] with its [[workload]].
     for part in re.split(r"(?m)^(?=\[)", text):
+        # Parts of records may be of workloads that are dropped, and so may what is
+        # said of them.
+        if part.startswith("[[tracepoint.part]]") or (
+            part.startswith("[[unproven]]") and re.search(r"(?m)^part = ", part)
+        ):
+            continue
         if header := re.match(r"\[\[?(\w+)(\.)?", part):
             table, below = header.groups()
             if table == "overhead":
