@@ -268,6 +268,7 @@ SYNCS = "iotlb_sync, one for each dma_iova_unlink()"
 QUEUED = "unmappings left to the queue"
 PROBED = "range, domain and device as probes saw them"
 TIMES = "times other than probes saw them"
+ALL = "all calls of the driver"
 
 
 @pytest.mark.parametrize(
@@ -279,20 +280,20 @@ TIMES = "times other than probes saw them"
             _waiting,
             _without_sync,
             {SYNCS, "sum of size", PROBED,
-             QUEUED},
+             QUEUED, ALL},
         ),
         # Which of both it has to be is not the events' to say.
         (
             _waiting,
             _also_queued,
             {SYNCS, "lazy", "sum of size", QUEUED, "freed by flushes", "flushes",
-             PROBED, "its device"},
+             PROBED, "its device", ALL},
         ),
         (
             _queueing,
             _also_waited,
             {SYNCS, "lazy", "sum of size", QUEUED, "freed by flushes", PROBED,
-             "its device"},
+             "its device", ALL},
         ),
         (_waiting, _looks_strict, {"lazy"}),
         (_waiting, _another_s, {PROBED, "its device"}),

@@ -177,6 +177,8 @@ def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
         v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
         wrong = _misnamed(syncs, inside) | _mistimed(syncs, inside)
         v.equal(f"{name}: other than probes saw it", wrong, dict.fromkeys(wrong, 0))
+    # Also of what the driver does before and after.
+    v.equal("all: calls of the driver", len(waits), len(load.events("iotlb_sync")))
     (small,) = _phases(load, ("small",))
     sizes = Counter(sync.number("size") for sync in small.named("iotlb_sync"))
     v.equal("small: sizes", dict(sizes), {PAGE: 256})
@@ -446,7 +448,9 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
         for sync in syncs
     ]
     v.equal("sum of size", sum(size for _, size, *_ in traced), total if waiting else 0)
-    inside = _waits_in(_waits(load), phase)
+    waits = _waits(load)
+    v.equal("all calls of the driver", len(waits), len(load.events("iotlb_sync")))
+    inside = _waits_in(waits, phase)
     probed = [
         (wait.first, wait.last + 1 - wait.first, wait.domain, wait.device)
         for wait in inside
