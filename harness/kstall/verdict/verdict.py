@@ -228,8 +228,9 @@ class Verdict:
         failing = [n for n, compared in enumerate(self.comparisons) if not compared.ok]
         if any(number not in self.excuses for number in failing):
             return ""
-        excuses = [self.excuses[number] for number in failing]
-        return "; ".join(dict.fromkeys([self.undecided or "", *excuses])).strip("; ")
+        reasons = [] if self.undecided is None else [self.undecided]
+        reasons += [self.excuses[number] for number in failing]
+        return "; ".join(dict.fromkeys(reasons))
 
     @contextlib.contextmanager
     def about(self, workload: str, *, firm: bool = False) -> Iterator[None]:
