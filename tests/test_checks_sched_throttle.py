@@ -485,22 +485,7 @@ def test_another_class(
     ]
     if by is None:
         del records[2]
-    steps: list[Record] = [
-        {
-            "what": "step",
-            "name": name,
-            "task": "by-class",
-            "pid": PIDS[0],
-            "seen_ns": seen * MS,
-            "before_ns": before * MS,
-            "after_ns": after * MS,
-        }
-        for name, seen, before, after in (
-            ("fifo", 200, 499, 502),
-            ("fair", 0, 649, 652),
-            ("lift", 700, 899, 902),
-        )
-    ]
+    steps = _by_class(("fifo", 200, 499), ("fair", 0, 649), ("lift", 700, 899))
     facts: list[Record] = [*steps, {"what": "driver", "pid": 5}, _group("by-class")]
     evidence = _evidence(tmp_path, "move", records, *facts)
     labels = _wrong(checks.changing_the_class_ends_it(evidence))
@@ -534,6 +519,22 @@ def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
         assert (label in labels) == wrong
 
 
+def _by_class(*steps: tuple[str, int, int]) -> list[Record]:
+    """Steps of 3 ms: names, when the task was seen to stand still, and begins, in ms."""
+    return [
+        {
+            "what": "step",
+            "name": name,
+            "task": "by-class",
+            "pid": PIDS[0],
+            "seen_ns": seen * MS,
+            "before_ns": at * MS,
+            "after_ns": (at + 3) * MS,
+        }
+        for name, seen, at in steps
+    ]
+
+
 def _group(name: str) -> Record:
     return {"what": "group", "name": name, "cgroup": GROUP, "parent": 1}
 
@@ -562,22 +563,7 @@ def test_a_debt_that_is_paid_before_the_limit_is_lifted(
         _record("unthrottle_task", 900 * MS, reason=REFILL, **of_it),
         _record("unthrottle", at_ms * MS, on=on),
     ]
-    steps: list[Record] = [
-        {
-            "what": "step",
-            "name": name,
-            "task": "by-class",
-            "pid": PIDS[0],
-            "seen_ns": seen * MS,
-            "before_ns": at * MS,
-            "after_ns": (at + 3) * MS,
-        }
-        for name, seen, at in (
-            ("fifo", 200, 499),
-            ("fair", 0, 650),
-            ("lift", 780, 899),
-        )
-    ]
+    steps = _by_class(("fifo", 200, 499), ("fair", 0, 650), ("lift", 780, 899))
     facts: list[Record] = [*steps, {"what": "driver", "pid": 5}, _group("by-class")]
     records.sort(key=lambda record: int(record["ts"]))
     evidence = _evidence(tmp_path, "move", records, *facts)
