@@ -467,8 +467,9 @@ def test_what_is_only_noticed_elsewhere_fails_the_check(
     assert result.status == "fail"
     assert "demo_nap: nap_ns: escaped" not in wrong
     assert wrong["demo_nap (night): nap_ns: escaped"].startswith("zero, one more")
-    # What has no records at all is for other checks to miss.
+    # What has no records at all is for other checks to miss, and is said.
     assert not any("(never)" in label for label in wrong)
+    assert mutation.unproven()[-1:] == ["demo_nap (never): no record of it"]
     rows = {(row.event, row.field): row for row in mutation.rows()}
     assert rows[NAP, "nap_ns"].caught and not rows[NAP, "nap_ns"].escaped
     argued = made(
@@ -1009,7 +1010,12 @@ BY_NAME = (
 
 
 def test_it_is_shown(tmp_path: Path, results: Path) -> None:
-    series = made(tmp_path, unproven=[argument("cat", "empty"), UNCHANGED[0]])
+    never = {"name": "never", "where": {"deep": [7]}}
+    series = made(
+        tmp_path,
+        unproven=[argument("cat", "empty"), UNCHANGED[0]],
+        tracepoint=with_parts(never),
+    )
     mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
     shown = run_of(series, tmp_path, mutation=mutation)
     again = report.read(tmp_path / "report.json")
@@ -1029,6 +1035,9 @@ def test_it_is_shown(tmp_path: Path, results: Path) -> None:
     assert other == "escaped: another string, cut shortempty: so"
     assert by_field["demo_nap nap_ns"][1] == "32 bits changes nothing: so"
     assert by_field["demo_nap snore_ns"][1] == "changes nothing, not argued: 32 bits"
+    assert by_field["demo_nap (never) ret"] == [
+        *("", "no such record, or none that changes")
+    ]
 
 
 # -- kstall mutate --------------------------------------------------------------------

@@ -98,6 +98,12 @@ class Row:
     untried: list[str]
 
     @property
+    def tried(self) -> bool:
+        """Whether any operator changes something, or it is said why none does."""
+        named = self.caught, self.argued, self.escaped, self.idle, self.untried
+        return any(named)
+
+    @property
     def good(self) -> bool:
         """Whether nothing escaped, and nothing is left unsaid."""
         return not self.escaped and not self.untried
@@ -147,8 +153,19 @@ class Mutation(Model):
         return [*rows.values()]
 
     def unproven(self) -> list[str]:
-        """What escapes for a reason, a line for each reason."""
-        return _by_reason([(row, row.argued) for row in self.rows()])
+        """What escapes for a reason, a line for each reason, and what has no record."""
+        lines = _by_reason([(row, row.argued) for row in self.rows()])
+        return lines + [f"{part}: no record of it" for part in self._unseen()]
+
+    def _unseen(self) -> list[str]:
+        """Parts of events of which this evidence has no records."""
+        tried: dict[str, bool] = {}
+        for mutant in self.mutants:
+            if mutant.part:
+                name = mutant.where.partition(":")[2]
+                changes = mutant.outcome != "not-applicable"
+                tried[name] = tried.get(name, False) or changes
+        return [name for name, changes in tried.items() if not changes]
 
     def unchanged(self) -> list[str]:
         """What changes nothing for a reason, a line for each reason."""

@@ -213,6 +213,8 @@ def _argument(refuted: falsity.RefutedArgument) -> str:
 
 def _met(row: Row, everything: bool) -> list[str]:
     words = []
+    if not row.tried:
+        words.append("no such record, or none that changes")
     if row.escaped:
         words.append(f"escaped: {', '.join(row.escaped)}")
     words += [f"argued: {', '.join(names)}" for names in row.argued.values()]
