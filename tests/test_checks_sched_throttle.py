@@ -520,7 +520,7 @@ def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
 
 
 def _by_class(*steps: tuple[str, int, int]) -> list[Record]:
-    """Steps of 3 ms: names, when the task was seen to stand still, and begins, in ms."""
+    """Steps of 3 ms: name, when the task was seen to stand still, begin, both in ms."""
     return [
         {
             "what": "step",
