@@ -60,7 +60,7 @@ def _wrong(verdict: Any) -> list[str]:
 def _reads() -> Lines:
     """Four requests of two pages each, of each kind, first lazy and then strict."""
     lines: Lines = []
-    waits, entered, taken, freed = [], [], [], []
+    waits, entered, taken, freed, flushed = [], [], [], [], []
     begin = 0
     for kind in ("DMA-FQ", "DMA"):
         for name in ("small", "scattered", "adjacent"):
@@ -78,9 +78,11 @@ def _reads() -> Lines:
                     waits.append(
                         (at + 1, "disk", at + 2, at + 3, at + 4, at + 5, 0, 0, 0)
                     )
+            if kind == "DMA-FQ":
+                flushed.append((begin + 20) * 1000 - 9)
             begin += 1000
     lines.append({"what": "probes", "waits": waits, "entered": entered})
-    lines.append({"what": "iovas", "taken": taken, "freed": freed})
+    lines.append({"what": "iovas", "taken": taken, "freed": freed, "flushed": flushed})
     return lines
 
 
@@ -114,10 +116,24 @@ def _frees_what_was_mapped(lines: Lines) -> None:
     lines[-1]["freed"] = [(at, 1) for at, _ in lines[-1]["freed"]]
 
 
+def _frees_at_once(lines: Lines) -> None:
+    """A lazy domain's large requests, with nothing in the queue and so no flush."""
+    iovas = lines[-1]
+    iovas["freed"][4:8] = [(at + 3, pages) for at, pages in iovas["taken"][4:8]]
+    del iovas["flushed"][1]
+
+
+def _frees_one_at_once(lines: Lines) -> None:
+    iovas = lines[-1]
+    iovas["freed"][4] = (iovas["taken"][4][0] + 3, 2)
+
+
 def _in_one_piece(lines: Lines) -> None:
     lines[1]["runs"] = [1] * 4
 
 
+EARLY = "nothing_is_freed_before_an_invalidation"
+WITHOUT = "IOVAs freed without an invalidation"
 EACH = [
     f"{k}, {n}" for k in ("DMA-FQ", "DMA") for n in ("small", "scattered", "adjacent")
 ]
@@ -143,6 +159,8 @@ EACH = [
             "each_iova_is_freed",
             [f"{where}: pages freed" for where in EACH],
         ),
+        (_frees_at_once, EARLY, [f"DMA-FQ, scattered: {WITHOUT}"]),
+        (_frees_one_at_once, EARLY, [f"DMA-FQ, scattered: {WITHOUT}"]),
     ],
 )
 def test_a_disk_in_a_lazy_domain(
@@ -161,9 +179,14 @@ def test_a_disk_in_a_lazy_domain(
         "nothing_waits_in_lazy_mode",
         "strict_mode_waits",
         "each_iova_is_freed",
+        EARLY,
     ):
         labels = _wrong(getattr(checks, name)(evidence))
-        assert labels == (wrong if name == check else []), name
+        expected = wrong if name == check else []
+        if change is _never_waits and name == EARLY:
+            # A strict domain has no queue that is flushed instead.
+            expected = [f"DMA, scattered: {WITHOUT}"]
+        assert labels == expected, name
 
 
 # -- iommu-fq -------------------------------------------------------------------------

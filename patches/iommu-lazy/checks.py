@@ -59,8 +59,25 @@ class _Phase:
 
     def entered(self, name: str) -> int:
         """How often the function of that ``name`` began."""
+        return len(self.entries(name))
+
+    def entries(self, name: str) -> list[int]:
+        """When the function of that ``name`` began, in us."""
         entries = self.lines["probes"]["entered"]
-        return sum(self.contains(at) for at, which in entries if which == name)
+        return [at for at, which in entries if which == name and self.contains(at)]
+
+    def freed_after(self) -> list[tuple[int, int]]:
+        """Of each IOVA: when dma_iova_destroy() began, and when it was freed, in us.
+
+        There is one CPU, and its queue is one: they are freed in their order.
+        """
+        frees = [at for at, _ in self.lines["iovas"]["freed"] if self.contains(at)]
+        return list(zip(self.entries("dma_iova_destroy"), frees, strict=False))
+
+    def invalidations(self) -> list[int]:
+        """When one began: that is waited for, or of all that the queue has; in us."""
+        waits = [wait[4] for wait in self.lines["probes"]["waits"]]
+        return waits + self.lines["iovas"]["flushed"]
 
 
 def nothing_waits_in_lazy_mode(ev: Evidence) -> Verdict:
@@ -95,6 +112,25 @@ def each_iova_is_freed(ev: Evidence) -> Verdict:
             taken = phase.pages("taken")
             v.at_least(f"{where}: pages taken", taken, phase.facts["bytes"] // _PAGE)
             v.equal(f"{where}: pages freed", phase.pages("freed"), taken)
+    return v
+
+
+def nothing_is_freed_before_an_invalidation(ev: Evidence) -> Verdict:
+    """An IOVA that is freed can be handed out again at once, so that a stale entry of
+    the IOTLB would lead into other memory."""
+    v = Verdict()
+    for kind in (_LAZY, _STRICT):
+        for phase in _phases(v, ev, kind):
+            if phase.name != "scattered":
+                continue
+            pairs, invalidations = phase.freed_after(), phase.invalidations()
+            where = f"{kind}, scattered"
+            v.at_least(f"{where}: IOVAs", len(pairs), 1)
+            early = sum(
+                not any(begun <= at <= freed for at in invalidations)
+                for begun, freed in pairs
+            )
+            v.equal(f"{where}: IOVAs freed without an invalidation", early, 0)
     return v
 
 

@@ -437,18 +437,22 @@ class _Seen:
 
 
 class Iovas:
-    """Where the DMA API takes IOVA space, and where it gives it back.
+    """Where the DMA API takes IOVA space, where it gives it back, and when the driver
+    begins to flush all that a queue has.
 
-    ``taken`` and ``freed`` have [time, pages] of each: whole microseconds.
+    ``taken`` and ``freed`` have [time, pages] of each, ``flushed`` has times: whole
+    microseconds.
     """
 
     def __init__(self) -> None:
         self.trace = Trace("kstall-iovas")
         self.taken: list[tuple[int, int]] = []
         self.freed: list[tuple[int, int]] = []
+        self.flushed: list[int] = []
         self._probes = {
             "taken": f"f:{GROUP}/taken alloc_iova_fast pages=$arg2:u64",
             "freed": f"f:{GROUP}/freed free_iova_fast pages=$arg3:u64",
+            "flushed": f"f:{GROUP}/flushed {IOMMU.flush}",
         }
 
     def __enter__(self) -> Iovas:
@@ -471,11 +475,15 @@ class Iovas:
 
     def _read(self, lines: list[str]) -> None:
         for line in lines:
-            match = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
+            match = re.search(r" (\d+)\.(\d+): (taken|freed|flushed): (.*)", line)
             if match is None:
                 raise OSError(f"not an event: {line!r}")
+            at = int(match[1]) * 1_000_000 + int(match[2])
+            if match[3] == "flushed":
+                self.flushed.append(at)
+                continue
             times = self.taken if match[3] == "taken" else self.freed
-            times.append((int(match[1]) * 1_000_000 + int(match[2]), int(match[4])))
+            times.append((at, int(match[4].rpartition("pages=")[2])))
 
 
 #: Makes a function on processor 0 slower: a BPF program may not wait, but it may walk
