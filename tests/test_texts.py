@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: do.  All else is for the run to say.
 CONSTANTS = {
     "drm-sched": {"100": "jobs of a queue of a KUnit suite"},
+    "drm-sched-tests": {"7.3": "the release that has these tests"},
     "iommu-fq": {
         "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
         "256": "IOVA_DEFAULT_FQ_SIZE",
