@@ -435,6 +435,68 @@ def test_the_trees_own_tests(
     assert _wrong(checks.hmm_tests_pass(evidence)) == wrong
 
 
+# -- mm-thp-charge --------------------------------------------------------------------
+
+ALLOCATED = ("thp_fault_alloc", "anon_fault_alloc")
+FAILED = (
+    "thp_fault_fallback",
+    "thp_fault_fallback_charge",
+    "anon_fault_fallback",
+    "anon_fault_fallback_charge",
+)
+CHARGES: Lines = [
+    {"how": how, "room": room, "error": error, "done": done}
+    | dict.fromkeys(ALLOCATED, inserted)
+    | dict.fromkeys(FAILED, int(not room))
+    for how, room, error, done, inserted in (
+        ("fault", False, 0, 0, 0),
+        ("device", False, 2, 0, 0),
+        ("fault", True, 0, 0, 1),
+        ("device", True, 0, 512, 1),
+        ("userfaultfd", True, 2, 0, 0),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "wrong"),
+    [
+        (0, {}, []),
+        # Without the patch.
+        (
+            1,
+            dict.fromkeys(FAILED[1:3], 0),
+            [f"device without room: {name}" for name in FAILED[1:3]],
+        ),
+        (3, {"done": 0}, ["device with room: pages"]),
+        # All four are counted wherever the page is not inserted.
+        (
+            4,
+            dict.fromkeys(FAILED, 1),
+            [f"userfaultfd with room: {name}" for name in FAILED],
+        ),
+        (
+            4,
+            {"error": 0, "done": 512},
+            ["userfaultfd with room: error", "userfaultfd with room: pages"],
+        ),
+    ],
+)
+def test_a_huge_page_that_is_not_charged(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    wrong: list[str],
+) -> None:
+    lines = copy.deepcopy(CHARGES)
+    lines[line] |= change
+    load = _load(tmp_path, "charge", _said(lines))
+    checks = _checks(project_root, "mm-thp-charge")
+    evidence = Evidence(tmp_path, {}, {"charge": load}, {})
+    assert _wrong(checks.migration_counts_as_a_page_fault(evidence)) == wrong
+
+
 # -- trace-module-trigger -------------------------------------------------------------
 
 

@@ -2,9 +2,12 @@
 /*
  * Ask for a huge page that a control group has no room for, by a page fault and by a
  * migration to device 0 of memory that was never touched; then again with room for it.
+ * Last, migrate memory that userfaultfd has to supply: the page is charged, and then not
+ * inserted.
  *
  * Prints by how much each counter of the kernel grew each time.
  */
+#include <linux/userfaultfd.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -73,7 +76,22 @@ static char *map_hole(void)
 	return at;
 }
 
-static void turn(const char *how, int mirror, bool room)
+/* Leave the memory to userfaultfd.  Nobody touches it, so that nobody has to wait. */
+static void watch(char *at)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register watched = {
+		.range = { .start = (uintptr_t)at, .len = HUGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &watched))
+		die("userfaultfd");
+}
+
+static void turn(const char *how, int mirror, bool room, bool watched)
 {
 	unsigned long before[COUNT], after[COUNT];
 	char *at = map_hole(), *copy = map_pages(512);
@@ -85,6 +103,8 @@ static void turn(const char *how, int mirror, bool room)
 	snprintf(limit, sizeof(limit), "%lu",
 		 number(GROUP "/memory.current") + (room ? 4 * HUGE : ROOM));
 	put(GROUP "/memory.max", limit);
+	if (watched)
+		watch(at);
 	counters(before);
 	if (mirror < 0)
 		*(volatile char *)at = 1;
@@ -115,10 +135,11 @@ int main(void)
 	/* So that no page fault of another process is counted. */
 	put(THP "/enabled", "madvise");
 
-	turn("fault", -1, false);
-	turn("device", mirror, false);
-	turn("fault", -1, true);
-	turn("device", mirror, true);
+	turn("fault", -1, false, false);
+	turn("device", mirror, false, false);
+	turn("fault", -1, true, false);
+	turn("device", mirror, true, false);
+	turn("userfaultfd", mirror, true, true);
 
 	put(ROOT "/cgroup.procs", "0");
 	if (rmdir(GROUP))
