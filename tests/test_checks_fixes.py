@@ -642,6 +642,7 @@ def _scenes() -> Lines:
             "met": 1,
             "window": int(name.startswith("while")),
             "tree": 0,
+            "tree_in_run": 0,
             "written": 0,
             "ran": [run, run],
             "done": run,
@@ -665,6 +666,13 @@ LAST_JOB = "while selected, its last job"
         (STOPPED, 0, {}, []),
         (SERVED, 0, {}, []),
         (STOPPED, 2, {"tree": 1}, ["round robin, while selected: in the tree"]),
+        # Removed once more, when the worker has given it up.
+        (
+            STOPPED,
+            9,
+            {"tree_in_run": 1},
+            ["fifo, while selected: in the tree in run_job()"],
+        ),
         (STOPPED, 2, {"written": 1}, ["round robin, while selected: written to"]),
         (STOPPED, 9, {"ran": [1, 2]}, ["fifo, while selected: run"]),
         (STOPPED, 9, {"other": 0}, ["fifo, while selected: the other entity's job"]),

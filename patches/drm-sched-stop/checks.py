@@ -51,6 +51,8 @@ def _judge(v: Verdict, where: str, scene: Any, run: int) -> None:
     v.equal(f"{where}: by this policy", scene["set"], True)
     v.equal(f"{where}: came to the moment", scene["met"], 1)
     v.equal(f"{where}: jobs", scene["jobs"], jobs)
+    # Else the worker can select it again, just when what kills it goes on.
+    v.equal(f"{where}: in the tree in run_job()", scene["tree_in_run"], 0)
     v.equal(f"{where}: in the tree", scene["tree"], 0)
     v.equal(f"{where}: written to", scene["written"], 0)
     v.equal(f"{where}: run", scene["ran"], [run, run])
@@ -61,7 +63,8 @@ def _judge(v: Verdict, where: str, scene: Any, run: int) -> None:
 
 
 def killed_entity_is_off_the_run_queue(ev: Evidence) -> Verdict:
-    """By the tree, which the worker walks through, and by the entity's memory."""
+    """By the tree, which the worker walks through, while its job is run and after that,
+    and by the entity's memory."""
     v = Verdict()
     for where, scene in _scenes(ev, v, _SELECTED):
         _judge(v, where, scene, 1)

@@ -62,7 +62,7 @@ static struct dentry *file;
 static DEFINE_SPINLOCK(hardware_lock);
 static DECLARE_COMPLETION(selected);
 static DECLARE_COMPLETION(run);
-static bool hold, in_window;
+static bool hold, in_window, tree_in_run;
 static atomic_t freed;
 
 static unsigned int number;
@@ -107,10 +107,27 @@ static struct dma_fence *prepare_job(struct drm_sched_job *base,
 	return NULL;
 }
 
+/* Whether the worker would still come across the entity. */
+static bool is_in_tree(void)
+{
+	struct drm_sched_rq *rq = sched.sched_rq[entity->rq_priority];
+	struct rb_node *node;
+
+	spin_lock(&rq->lock);
+	for (node = rb_first_cached(&rq->rb_tree_root); node; node = rb_next(node))
+		if (node == &entity->rb_tree_node)
+			break;
+	spin_unlock(&rq->lock);
+	return node;
+}
+
 static struct dma_fence *run_job(struct drm_sched_job *base)
 {
 	struct job *job = container_of(base, struct job, base);
 
+	/* What kills the entity still waits for the worker, and frees nothing yet. */
+	if (in_window && job == jobs)
+		tree_in_run = is_in_tree();
 	dma_fence_get(job->hardware);
 	WRITE_ONCE(job->has_run, true);
 	complete(&run);
@@ -133,20 +150,6 @@ static const struct drm_sched_backend_ops ops = {
 	.free_job = free_job,
 	.timedout_job = timedout_job,
 };
-
-/* Whether the worker would still come across the entity. */
-static bool is_in_tree(void)
-{
-	struct drm_sched_rq *rq = sched.sched_rq[entity->rq_priority];
-	struct rb_node *node;
-
-	spin_lock(&rq->lock);
-	for (node = rb_first_cached(&rq->rb_tree_root); node; node = rb_next(node))
-		if (node == &entity->rb_tree_node)
-			break;
-	spin_unlock(&rq->lock);
-	return node;
-}
 
 static int submit(struct job *job, struct drm_sched_entity *of)
 {
@@ -249,6 +252,7 @@ static int play_with(struct seq_file *seq, const struct scene *scene,
 		   scene->jobs, met);
 	seq_printf(seq, "\"window\": %d, \"tree\": %d, \"written\": %d, ", in_window,
 		   in_tree, written);
+	seq_printf(seq, "\"tree_in_run\": %d, ", tree_in_run);
 	seq_printf(seq, "\"ran\": [%u, %u], \"done\": %u, \"killed\": %u, ", run_then,
 		   count_run(scene->jobs), done, killed);
 	seq_printf(seq, "\"other\": %d, \"freed\": %u}\n",
@@ -299,6 +303,7 @@ static int play(struct seq_file *seq, const struct scene *scene)
 	atomic_set(&freed, 0);
 	hold = scene->killed == IN_WINDOW;
 	in_window = false;
+	tree_in_run = false;
 	memset(jobs, 0, sizeof(jobs));
 	memset(&sched, 0, sizeof(sched));
 	ret = drm_sched_init(&sched, &args);
