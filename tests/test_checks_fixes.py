@@ -589,6 +589,32 @@ MEMORY_RUNS: Lines = [
         ("drm-sched-chain", 0, {"back": 296}, ["in time: given back"], "fail"),
         ("drm-sched-tests", 0, {}, [], "pass"),
         ("drm-sched-tests", 1, {"delayed": 1}, ["delays of the worker"], "error"),
+        ("drm-sched-tests", 1, {"delayed": 58}, [], "pass"),
+        # Eight delays are as long as a test waits for a job.
+        (
+            "drm-sched-tests",
+            1,
+            {"delayed": 8, "status": 1},
+            ["worker late: exit status of the suite"],
+            "error",
+        ),
+        (
+            "drm-sched-tests",
+            1,
+            {"delayed": 7, "status": 1},
+            ["worker late: exit status of the suite"],
+            "fail",
+        ),
+        (
+            "drm-sched-tests",
+            1,
+            {"delayed": 8, "status": 1, "late": 1},
+            [
+                "worker late: exit status of the suite",
+                "worker late: given back after they were freed",
+            ],
+            "fail",
+        ),
         (
             "drm-sched-tests",
             1,
