@@ -552,6 +552,40 @@ def test_triggers_of_a_module_that_goes(
     assert [_wrong(getattr(checks, name)(evidence)) for name in names] == wrong
 
 
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        # Without what patch 1 does.
+        ({"unregistered": 0}, ["unregistered"]),
+        # With a patch 2 that frees histograms as well.
+        ({"freed": 1}, ["freed"]),
+        ({"fired": False}, ["fired"]),
+        # The module cannot be unloaded, and nothing is said of it.
+        (None, ["turns"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("workload", "turn"),
+    [("histogram", "histogram"), ("variable", "histogram with a variable")],
+)
+def test_a_histogram_of_a_module_that_goes(
+    project_root: Path,
+    tmp_path: Path,
+    workload: str,
+    turn: str,
+    change: dict[str, Any] | None,
+    wrong: list[str],
+) -> None:
+    line = {"turn": turn, "fired": True, "unregistered": 1, "freed": 0}
+    said = "" if change is None else _said([line | change])
+    load = _load(tmp_path, workload, said)
+    checks = _checks(project_root, "trace-module-trigger")
+    judge = getattr(checks, f"{workload}_does_not_keep_the_probe")
+    labels = _wrong(judge(Evidence(tmp_path, {}, {workload: load}, {})))
+    assert labels == [one if one == "turns" else f"{turn}: {one}" for one in wrong]
+
+
 # -- drm-sched-chain, drm-sched-tests -------------------------------------------------
 
 

@@ -59,6 +59,27 @@ def triggers_hold_nothing_when_gone(ev: Evidence) -> Verdict:
     return v
 
 
+def histogram_does_not_keep_the_probe(ev: Evidence) -> Verdict:
+    """Patch 1 unregisters it: to patch 2, histograms are no triggers."""
+    return _stays(ev, "histogram", "histogram")
+
+
+def variable_does_not_keep_the_probe(ev: Evidence) -> Verdict:
+    """To free such a histogram takes a lock that is held, so it must not be tried."""
+    return _stays(ev, "variable", "histogram with a variable")
+
+
+def _stays(ev: Evidence, workload: str, name: str) -> Verdict:
+    v = Verdict()
+    turns = ev.workload(workload).objects()
+    v.equal("turns", [turn["turn"] for turn in turns], [name])
+    for turn in turns:
+        v.equal(f"{name}: fired", turn["fired"], True)
+        v.equal(f"{name}: unregistered", turn["unregistered"], 1)
+        v.equal(f"{name}: freed", turn["freed"], 0)
+    return v
+
+
 def _facts(v: Verdict, ev: Evidence) -> dict[str, dict[str, Any]]:
     turns = {turn["turn"]: turn for turn in ev.workload("unload").objects()}
     v.equal("turns", list(turns), list(_TURNS))
