@@ -281,14 +281,21 @@ BEHIND: Lines = [
     | {"addresses": {"ep2": "0000:06:00.0", "root": "0000:00:11.0"}}
     | {"left": {"ep2": 0, "root": 0}}
     for number, (name, senders) in enumerate(
-        (("one", ["ep2"]), ("two", ["ep2", "root"]), ("fatal", ["ep2"]))
+        (
+            ("one", ["ep2"]),
+            ("two", ["ep2", "root"]),
+            ("fatal", ["ep2"]),
+            ("both", ["ep2"]),
+        )
     )
 ]
+BEHIND[3]["grown"] = {"root": {"total_err_cor": 129}}
 BEHIND_SAW = (
     (0, "0000:06:00.0", 0, 0x4000),
     (1, "0000:06:00.0", 0, 0x4000),
     (1, "0000:00:11.0", 0, 0x4000),
     (2, "0000:06:00.0", 1, 0),
+    (3, "0000:06:00.0", 0, 0x4000),
 )
 
 
@@ -308,6 +315,13 @@ BEHIND_SAW = (
             {"grown": {"root": {"total_err_cor": 256}}},
             None,
             ["one: correctable messages"],
+        ),
+        # No room for a record with a correctable error, whatever else it has.
+        (
+            3,
+            {"grown": {"root": {"total_err_cor": 128}}, "recovered": 0},
+            4,
+            ["both: correctable messages", "both: aer_event", "both: recovered"],
         ),
     ],
 )
@@ -334,6 +348,244 @@ def test_what_comes_behind_a_full_fifo(
     checks = _checks(project_root, "pci-aer-overflow")
     evidence = Evidence(tmp_path, {}, {"overflow": load}, {})
     assert _wrong(checks.late_error_is_recovered(evidence)) == wrong
+
+
+# -- pci-aer-fixes --------------------------------------------------------------------
+
+OTHERS: Lines = [
+    {"name": "two devices", "errors": [0] * 3, "left": [0, 0]}
+    | {"grown": {"root": {"total_err_cor": 1, "correctable BadTLP": 1}}}
+    | {"addresses": {"root": "0000:00:11.0", "ep2": "0000:06:00.0"}},
+    {"name": "uncorrectable", "errors": [0], "left": [0]}
+    | {"addresses": {"root": "0000:00:12.0", "switch": "0000:07:00.0"}},
+]
+OTHERS_SAW = (
+    ("0000:00:11.0", 2, 0x40),
+    ("0000:06:00.0", 2, 0x1),
+    ("0000:07:00.0", 0, 0x4000),
+)
+RECOVERED = "pcieport 0000:00:12.0: device recovery successful\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "log", "saw", "wrong"),
+    [
+        (0, {}, RECOVERED, OTHERS_SAW, []),
+        # The patch only handles what it has noted, of which there is nothing.
+        (
+            1,
+            {"left": [0x4000]},
+            "",
+            OTHERS_SAW,
+            ["uncorrectable status that is left", "recoveries"],
+        ),
+        # Each device is told to clear what the first one reported.
+        (
+            0,
+            {"left": [0, 0x41]},
+            RECOVERED,
+            OTHERS_SAW,
+            ["correctable status that is left"],
+        ),
+        (
+            0,
+            {"errors": [0, 0, 22]},
+            RECOVERED,
+            OTHERS_SAW,
+            ["errors that could not be injected"],
+        ),
+        (0, {}, RECOVERED, OTHERS_SAW[1:], ["aer_event"]),
+        (
+            0,
+            {"grown": {"root": {"total_err_cor": 2}}},
+            RECOVERED,
+            OTHERS_SAW,
+            ["messages of two"],
+        ),
+    ],
+)
+def test_what_is_handled_as_ever(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    log: str,
+    saw: tuple[tuple[str, int, int], ...],
+    wrong: list[str],
+) -> None:
+    lines = copy.deepcopy(OTHERS)
+    lines[line] |= change
+    load = _load(tmp_path, "others", _said(lines))
+    load.__dict__["_recorded"] = _reports(saw)
+    (tmp_path / "others" / "kmsg.txt").write_text(log)
+    checks = _checks(project_root, "pci-aer-fixes")
+    evidence = Evidence(tmp_path, {}, {"others": load}, {})
+    assert _wrong(checks.others_are_handled(evidence)) == wrong
+
+
+def _reports(saw: tuple[tuple[str, int, int], ...]) -> tuple[Event, ...]:
+    return tuple(
+        Event(
+            number, 0, 1, "x", "ras", "aer_event",
+            {"dev_name": name, "severity": severity, "status": status},
+        )
+        for number, (name, severity, status) in enumerate(saw)
+    )  # fmt: skip
+
+
+# -- pci-aer-inject -------------------------------------------------------------------
+
+OVERRIDDEN: Lines = [
+    {"errors": [0], "mask": 0xC041, "pending": 0xC040, "taken": 0, "after": 0xC041}
+    | {"written": [], "uncor_written": []}
+    | {"grown": {"root": {"total_err_cor": 1}, "ep2": {"correctable RxErr": 1}}},
+    {"errors": [0], "mask": 0x414000, "pending": 0x410000, "taken": 0}
+    | {"after": 0x414000}
+    | {"grown": {"root": {"total_err_nonfatal": 1}, "switch": {"nonfatal CmpltTO": 1}}},
+]
+FORGOTTEN: Lines = [
+    {"refusal": "EINVAL", "errors": [0], "grown": {"root": {}, "ep2": {}}},
+    {"refusal": "EINVAL", "errors": [0], "grown": {"root": {}, "switch": {}}},
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "saw", "wrong"),
+    [
+        (0, {}, (0x1, 0x4000), []),
+        # All bits are unmasked while an error waits.
+        (0, {"pending": 0}, (0x1, 0x4000), ["correctable: mask while it waits"]),
+        # Masks of uncorrectable errors are not overridden.
+        (
+            1,
+            {
+                "pending": 0x414000,
+                "grown": {"root": {"total_err_nonfatal": 1}, "switch": {}},
+            },
+            (0x1, None),
+            [
+                "uncorrectable: mask while it waits",
+                "uncorrectable: status of aer_event",
+                "uncorrectable: CmpltTO counted",
+            ],
+        ),
+        (0, {"written": [0]}, (0x1, 0x4000), ["correctable mask written"]),
+        (0, {"uncor_written": [0]}, (0x1, 0x4000), ["uncorrectable mask written"]),
+        (1, {"taken": 1}, (0x1, 0x4000), ["uncorrectable: taken while it waits"]),
+        (1, {"after": 0}, (0x1, 0x4000), ["uncorrectable: mask afterwards"]),
+        (
+            1,
+            {"mask": 0x404000, "pending": 0x400000, "after": 0x404000},
+            (0x1, 0x4000),
+            ["uncorrectable: the mask has both"],
+        ),
+    ],
+)
+def test_masks_that_are_overridden(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    saw: tuple[int, int | None],
+    wrong: list[str],
+) -> None:
+    verdict = _injected(
+        project_root, tmp_path, "override", OVERRIDDEN, line, change, saw
+    )
+    assert _wrong(verdict) == wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "saw", "wrong"),
+    [
+        (0, {}, (0x40, 0x10000), []),
+        (
+            0,
+            {"grown": {"root": {}, "ep2": {"correctable RxErr": 1}}},
+            (0x41, 0x10000),
+            ["correctable: status of aer_event", "correctable: RxErr counted"],
+        ),
+        # Only correctable errors are refused before they are kept.
+        (
+            1,
+            {"grown": {"root": {}, "switch": {"nonfatal CmpltTO": 1}}},
+            (0x40, 0x14000),
+            ["uncorrectable: status of aer_event", "uncorrectable: CmpltTO counted"],
+        ),
+        (
+            1,
+            {"refusal": None},
+            (0x40, 0x10000),
+            ["uncorrectable: the first one"],
+        ),
+    ],
+)
+def test_errors_that_are_refused(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    saw: tuple[int, int],
+    wrong: list[str],
+) -> None:
+    verdict = _injected(project_root, tmp_path, "refused", FORGOTTEN, line, change, saw)
+    assert _wrong(verdict) == wrong
+
+
+def _injected(
+    project_root: Path,
+    place: Path,
+    name: str,
+    lines: Lines,
+    line: int,
+    change: dict[str, Any],
+    saw: tuple[int, int | None],
+) -> Any:
+    """The verdict if the statuses in aer_event are ``saw``, by kind of error."""
+    lines = copy.deepcopy(lines)
+    lines[line] |= change
+    load = _load(place, name, _said(lines))
+    kinds = (("0000:06:00.0", 2), ("0000:07:00.0", 0))
+    load.__dict__["_recorded"] = _reports(
+        tuple(
+            (address, severity, status)
+            for (address, severity), status in zip(kinds, saw, strict=True)
+            if status is not None
+        )
+    )
+    checks = _checks(project_root, "pci-aer-inject")
+    judge = {
+        "override": checks.overridden_error_is_reported,
+        "refused": checks.refused_error_is_forgotten,
+    }[name]
+    return judge(Evidence(place, {}, {name: load}, {}))
+
+
+# -- pci-aer-leaks --------------------------------------------------------------------
+
+COPIES = [{"regs": 0x1000 * number} for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wrong"),
+    [
+        ((104, 104, 104, 104), []),
+        # Half of them as large as a pointer.
+        ((104, 8, 104, 8), ["sizes freed"]),
+        ((104, 104), ["copies freed", "queued and not freed"]),
+    ],
+)
+def test_copies_of_registers(
+    project_root: Path, tmp_path: Path, sizes: tuple[int, ...], wrong: list[str]
+) -> None:
+    freed = [one | {"size": size} for one, size in zip(COPIES, sizes, strict=False)]
+    fact = {"what": "firmware", "taken": [True, True], "queued": COPIES, "freed": freed}
+    load = _load(tmp_path, "unknown", _said([fact | {"address": "0000:01:00.0"}]))
+    load.__dict__["_recorded"] = _reports((("0000:01:00.0", 2, 1),) * 2)
+    (tmp_path / "unknown" / "kmsg.txt").write_text("no pci_dev found\n" * 2)
+    checks = _checks(project_root, "pci-aer-leaks")
+    evidence = Evidence(tmp_path, {}, {"unknown": load}, {})
+    assert _wrong(checks.registers_are_freed(evidence)) == wrong
 
 
 # -- mm-test-hmm ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kstall.evidence import Evidence, Verdict
 
-CORRECTABLE = 2
+NONFATAL, CORRECTABLE = 0, 2
 RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 TIMEOUT, UNEXPECTED = 0x4000, 0x10000
 
@@ -50,4 +50,33 @@ def late_advisory_is_reported(ev: Evidence) -> Verdict:
     v.equal("status that is left", left["status"], [0, 0])
     recoveries = ev.workload("advisory").kmsg.count("device recovery")
     v.equal("recoveries", recoveries, 0)
+    return v
+
+
+def others_are_handled(ev: Evidence) -> Verdict:
+    """Recovery is what clears the status of an Uncorrectable Error."""
+    v = Verdict()
+    load = ev.workload("others")
+    two, late = load.objects()
+    errors = two["errors"] + late["errors"]
+    v.equal("errors that could not be injected", sum(map(bool, errors)), 0)
+    v.equal("messages of two", two["grown"]["root"].get("total_err_cor", 0), 1)
+    reports = [
+        (
+            str(event.fields["dev_name"]),
+            event.fields["severity"],
+            event.fields["status"],
+        )
+        for event in load.record("aer_event")
+    ]
+    expected = [
+        (two["addresses"]["root"], CORRECTABLE, BADTLP),
+        (two["addresses"]["ep2"], CORRECTABLE, RXERR),
+        (late["addresses"]["switch"], NONFATAL, TIMEOUT),
+    ]
+    v.equal("aer_event", sorted(reports), sorted(expected))
+    v.equal("correctable status that is left", two["left"], [0, 0])
+    v.equal("uncorrectable status that is left", late["left"], [0])
+    recoveries = load.kmsg.count("device recovery successful")
+    v.equal("recoveries", recoveries, 1)
     return v

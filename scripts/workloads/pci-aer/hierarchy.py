@@ -35,7 +35,7 @@ LIMIT_S = 45.0
 
 RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 #: Offsets in the AER capability.
-UNCOR_STATUS, COR_STATUS, COR_MASK = 0x4, 0x10, 0x14
+UNCOR_STATUS, UNCOR_MASK, COR_STATUS, COR_MASK = 0x4, 0x8, 0x10, 0x14
 ROOT_STATUS, ERR_SRC = 0x30, 0x34
 _EXTENDED, _ID_AER = 0x100, 0x1
 # More than a line of a trace, and a number of bytes that nothing else asks for.
