@@ -678,6 +678,21 @@ def test_a_patch_of_documentation_has_nothing_compiled(bench: Bench) -> None:
     assert _compiled(bench) == known
 
 
+def test_what_two_fragments_ask_for_has_nothing_compiled(bench: Bench) -> None:
+    """As all series share one configuration, it would be each of them again."""
+    patchset = bench.series(GOOD)
+    bench.prove(patchset, everything=False)
+    known = _compiled(bench)
+    base, own = (bench.root / "kconfigs" / name for name in kbuildtree.FRAGMENTS)
+    own.write_text(own.read_text() + base.read_text())
+    entry, _ = bench.prove(patchset, everything=False)
+    assert entry.stages[0].reused
+    assert _compiled(bench) == known
+    own.write_text(own.read_text() + "# CONFIG_OTHER is not set\n")
+    entry, _ = bench.prove(patchset, everything=False)
+    assert not entry.stages[0].reused
+
+
 def test_a_warning_is_not_lost_with_a_run_that_was_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -466,22 +466,25 @@ def _key_of(
             # A documentation patch does not change what is compiled.
             if not tree.is_prose(path)
         ],
-        [_requests(path) for path in fragments],
+        # What two fragments ask for alike, none of them changes.
+        sorted({request for path in fragments for request in _requests(path)}),
         variant.id,
         _symbols(work) if variant.seed is not None else None,
     )
 
 
-def _requests(fragment: Path) -> list[object]:
-    """All of a fragment that can change a configuration; its prose cannot."""
+def _requests(fragment: Path) -> list[str]:
+    """All of a fragment that can change a configuration, as text; its prose cannot."""
     return [
-        (
-            request.symbol,
-            request.value,
-            request.overrides,
-            request.need,
-            request.only,
-            [alternative.values for alternative in request.alternatives],
+        repr(
+            (
+                request.symbol,
+                request.value,
+                request.overrides,
+                request.need,
+                request.only,
+                [alternative.values for alternative in request.alternatives],
+            )
         )
         for request in kconfig.parse_fragment(fragment)
     ]
