@@ -101,6 +101,17 @@ def test_a_difference_within_the_spread_is_not_visible() -> None:
     assert not measurement.visible
 
 
+def test_repetitions_that_medians_do_not_show_are_kept() -> None:
+    counts = [
+        count("base-1", "base", *[1000] * 101),
+        count("patched-1", "off", *[1000] * 52, *[9000] * 49),
+    ]
+    measurement = counting._measurement(measure(), counts)
+    assert measurement.difference == 0
+    boots = [sample.boots[0] for sample in measurement.samples]
+    assert [boot.upper for boot in boots] == [100, 900]
+
+
 def test_what_a_program_prints() -> None:
     assert counting.parse("operations 8\n80\n81\n") == (8, [80, 81])
 

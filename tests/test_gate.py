@@ -13,7 +13,7 @@ from kstall.cost import costs, footprint, gate, objects, structs
 from kstall.evidence import btf
 from kstall.series import ExemptionSpec, Measure, Project, Series
 from kstall.series.spec import OverheadSpec
-from kstall.verdict import Check
+from kstall.verdict import Check, Verdict
 from test_footprint import DECLARATION, MACHINES, Machine, build
 
 __all__ = ["build"]
@@ -269,7 +269,7 @@ def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
 
 def measured(
     base: list[float], off: list[float], predicted: float, others: float = 0
-) -> Check:
+) -> Verdict:
     samples = [
         costs.Sample(
             mode=mode,
@@ -290,7 +290,7 @@ def measured(
     )
     measurement.visible = gate.visible(measurement)
     overhead = costs.Overhead(base_kernel="base", measurements=[measurement])
-    return gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type, return-value]
+    return gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -353,6 +353,67 @@ def test_only_what_can_be_seen_is_judged(
 ) -> None:
     verdict = measured(base, off, predicted)
     assert all(comparison.ok for comparison in verdict.comparisons) is good
+
+
+@pytest.mark.parametrize(
+    ("base", "off", "verdict"),
+    [
+        # Of three boots two cost more: this may be noise, but it is no pass.
+        ([1000, 1000, 1000], [1000, 6000, 6000], "open"),
+        ([1000, 1000, 1000], [1000, 1000, 6000], "pass"),
+        ([1000, 1000, 1000], [6000, 6000, 9000], "fail"),
+        # Only the base's noise is the apparatus's own.
+        ([1000, 1000, 6000], [1000, 6000, 6000], "pass"),
+    ],
+)
+def test_a_noisier_kernel_may_not_cost_more(
+    base: list[float], off: list[float], verdict: str
+) -> None:
+    comparisons = measured(base, off, 0)
+    if verdict == "open":
+        assert "boots of the patched kernel differ by 5,000.0" in comparisons.open
+    else:
+        assert not comparisons.open
+        good = all(comparison.ok for comparison in comparisons.comparisons)
+        assert good is (verdict == "pass")
+
+
+@pytest.mark.parametrize(
+    ("base", "off", "limit", "found"),
+    [
+        ([1000, 1000, 1000], [9000, 9000, 9000], 4000, True),
+        ([1000, 1000, 1000], [1000, 9000, 9000], 0, False),
+        ([1000, 9000, 1000], [9000, 9000, 9000], 0, False),
+        ([1000, 1000, 1000], [1001, 1001, 1001], 1, False),
+        ([None] * 3, [9000, 9000, 9000], 0, False),
+    ],
+)
+def test_what_a_quarter_of_repetitions_costs_more_is_no_pass(
+    base: list[float | None], off: list[float | None], limit: float, found: bool
+) -> None:
+    samples = [
+        costs.Sample(
+            mode=mode,
+            boots=[
+                costs.Boot(median=1000, low=1000, high=9000, upper=upper, repetitions=9)
+                for upper in values
+            ],
+            median=1000,
+            spread=0,
+        )
+        for mode, values in (("base", base), ("off", off))
+    ]
+    measurement = costs.Measurement(
+        workload="w",
+        operation="call",
+        resolution=limit,
+        samples=samples,
+        difference=0,
+    )
+    overhead = costs.Overhead(base_kernel="base", measurements=[measurement])
+    verdict = gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type]
+    assert ("a quarter of the repetitions" in verdict.open) is found
+    assert all(comparison.ok for comparison in verdict.comparisons) is not found
 
 
 @pytest.mark.parametrize(

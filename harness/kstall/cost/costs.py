@@ -189,6 +189,9 @@ class Boot(Model):
     median: float
     low: float
     high: float
+    upper: float | None = Field(
+        default=None, description="upper quartile of the repetitions"
+    )
     repetitions: int
 
 
@@ -222,7 +225,7 @@ class Measurement(Model):
         "that are in the kernel",
     )
     visible: bool | None = Field(
-        default=None, description="the difference exceeds what boots differ by"
+        default=None, description="the difference exceeds the resolution"
     )
     predicted: float = Field(
         default=0, description="instructions/operation that the series says it costs"

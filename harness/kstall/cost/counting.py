@@ -563,6 +563,7 @@ def _sample(mode: costs.Mode, counts: Sequence[dict[str, Any]]) -> costs.Sample:
                 median=statistics.median(per),
                 low=min(per),
                 high=max(per),
+                upper=sorted(per)[3 * (len(per) - 1) // 4],
                 repetitions=len(per),
             )
         )
