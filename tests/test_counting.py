@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -432,6 +433,49 @@ def test_boots_of_a_kernel_are_counted_once(
     edited = dataclasses.replace(kernels.patched, key="edited")
     assert not measure_on(dataclasses.replace(kernels, patched=edited))
     assert counted == ["patched-1", "patched-2", "patched-3"]
+
+
+@pytest.mark.parametrize("first", ["base", "patched"])
+@pytest.mark.parametrize("base_fails", [True, False])
+def test_who_fails_first_does_not_decide_whose_fault_it_is(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    base_fails: bool,
+) -> None:
+    """A program that works on neither kernel is no fault of the patches."""
+    booted: list[str] = []
+
+    def run(*words: Any) -> list[dict[str, Any]]:
+        boot = words[2]
+        booted.append(boot.name)
+        if boot.side == "base" and not base_fails:
+            return []
+        raise boot.failure(f"boot {boot.name}: exit 1: -ENOENT")
+
+    def each(tasks: Any, _: int, on_result: Callable[[str, Any], None]) -> None:
+        for name in sorted(tasks, key=lambda name: not name.startswith(first)):
+            on_result(name, tasks[name]())
+
+    monkeypatch.setattr(counting, "run", run)
+    monkeypatch.setattr(counting.parallel, "each", each)
+    ui: Any = SimpleNamespace(progress=lambda *_: None)
+    context = Context(Project(project_root), tmp_path, tmp_path / "out", "full", ui)
+    boots = counting._boots(kernels)
+    with pytest.raises(KstallError) as caught:
+        counting._count(context, series, kernels, boots, tmp_path / "log")
+    assert isinstance(caught.value, counting.MeasureFailed) is not base_fails
+    # The base of which counts are there is not booted again.
+    again = "base-again" in booted
+    assert again is (first == "patched")
+    booted.clear()
+    patched = [boot for boot in boots if boot.side == "patched"]
+    with pytest.raises(counting.MeasureFailed):
+        counting._count(context, series, kernels, patched, tmp_path / "log")
+    assert booted == ["patched-1"]
 
 
 def test_a_worker_counts_in_the_guest_that_it_was_asked_for(

@@ -262,17 +262,22 @@ def _count(
         names.add(name)
         context.ui.progress(len(names), len(boots), name)
 
-    tasks: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        boot.name: functools.partial(
-            run, project, series, boot, _vm(series, kernels, boot), out
-        )
-        if context.away is None
-        else functools.partial(
-            _run_away, context.away, _unit(context, series, kernels, boot), out
-        )
-        for boot in boots
-    }
-    parallel.each(tasks, workers, collect)
+    def task(boot: BootPlan) -> Callable[[], list[dict[str, Any]]]:
+        if context.away is None:
+            vm = _vm(series, kernels, boot)
+            return functools.partial(run, project, series, boot, vm, out)
+        unit = _unit(context, series, kernels, boot)
+        return functools.partial(_run_away, context.away, unit, out)
+
+    try:
+        parallel.each({boot.name: task(boot) for boot in boots}, workers, collect)
+    except MeasureFailed:
+        # Which boot fails first is chance: the patches are at fault only if the base
+        # does not fail, too.  Counts of it that were kept show that.
+        bases = [boot for boot in boots if boot.side == "base"]
+        if bases and not names.intersection(boot.name for boot in bases):
+            task(dataclasses.replace(bases[0], name="base-again", formats=False))()
+        raise
     return sorted(counts, key=lambda row: (row["boot"], row["workload"], row["mode"]))
 
 
