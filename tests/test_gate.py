@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall.cost import costs, footprint, gate, objects, structs
+from kstall.build import Kernel
+from kstall.cost import compiler_of, costs, footprint, gate, objects, structs
 from kstall.evidence import btf
 from kstall.series import ExemptionSpec, Measure, Project, Series
 from kstall.series.spec import OverheadSpec
@@ -47,13 +48,24 @@ def exempting(series: Series, **fields: object) -> Series:
     return dataclasses.replace(series, spec=spec)
 
 
-def judged(series: Series, build: Build, *macros: str) -> dict[str, Check]:
+def with_figures_of(series: Series, *compilers: str) -> Series:
+    assert series.spec.overhead is not None
+    overhead = series.spec.overhead.model_copy(update={"compilers": compilers})
+    spec = series.spec.model_copy(update={"overhead": overhead})
+    return dataclasses.replace(series, spec=spec)
+
+
+def judged(
+    series: Series, build: Build, *macros: str, compiler: str = ""
+) -> dict[str, Check]:
     base, patched = build(), build("PATCHED", *macros)
     comparison = footprint.binaries("trace", base, patched, DECLARATION)
     comparison.structs = list(
         structs.compare("trace", btf.read(base), btf.read(patched))
     )
-    overhead = costs.Overhead(base_kernel="base", footprint=comparison)
+    overhead = costs.Overhead(
+        base_kernel="base", footprint=comparison, compiler=compiler
+    )
     return {check.name: check for check in gate.judge(series, overhead)}
 
 
@@ -260,6 +272,98 @@ def test_no_exemption_lets_a_clock_be_read(series: Series, build: Build) -> None
     allowed = exempting(series, function="submit", instructions=99, calls=["ktime_get"])
     checks = judged(allowed, build, "CLOCK")
     assert "reads a clock" in faults(checks["disabled_path_unchanged"])
+
+
+GCC, CLANG = "x86_64 gcc 12", "x86_64 clang 19"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "figures", "macro", "status"),
+    [
+        (CLANG, (GCC,), "LOAD", "skip"),
+        ("arm64 gcc 12", (GCC, CLANG), "LOAD", "skip"),
+        (CLANG, (GCC,), "CLOCK", "fail"),
+        (CLANG, (GCC,), "ARGUMENT", "fail"),
+        (GCC, (GCC,), "LOAD", "fail"),
+        (CLANG, (GCC, CLANG), "LOAD", "fail"),
+        (CLANG, (), "LOAD", "fail"),
+        # As in reports of earlier versions.
+        ("", (GCC,), "LOAD", "fail"),
+    ],
+)
+def test_figures_are_those_of_a_compiler(
+    series: Series,
+    build: Build,
+    compiler: str,
+    figures: tuple[str, ...],
+    macro: str,
+    status: str,
+) -> None:
+    declared = with_figures_of(exempting(series, function="other"), *figures)
+    check = judged(declared, build, macro, compiler=compiler)["disabled_path_unchanged"]
+    assert check.status == status
+    if status == "skip":
+        assert f"of {' and '.join(figures)}, and" in check.detail
+        assert f"is of {compiler}, only reported: submit" in check.detail
+        assert " more comparisons hold" in check.detail
+    unchanged = judged(declared, build, compiler=compiler)
+    assert unchanged["disabled_path_unchanged"].status == "pass"
+
+
+def test_no_compiler_makes_a_loop_longer(series: Series) -> None:
+    paths = costs.FunctionPaths(
+        binary="vmlinux",
+        name="submit",
+        proven=True,
+        most=1,
+        work=1,
+        least=0,
+        longer_loop="submit+0x40",
+        nops=1,
+        sites=1,
+    )
+    footprint = costs.Footprint(paths=[paths])
+    overhead = costs.Overhead(base_kernel="", compiler=CLANG, footprint=footprint)
+    check = gate.disabled_path_unchanged(with_figures_of(series, GCC), overhead)
+    assert not check.open and check.skipped is None
+    paths.longer_loop = None
+    check = gate.disabled_path_unchanged(with_figures_of(series, GCC), overhead)
+    assert check.skipped is not None
+
+
+@pytest.mark.parametrize(("compiler", "skipped"), [(GCC, False), (CLANG, True)])
+def test_counted_figures_are_those_of_a_compiler(
+    series: Series, compiler: str, skipped: bool
+) -> None:
+    measurement = costs.Measurement(
+        workload="w", operation="call", resolution=0, difference=5, predicted=2
+    )
+    overhead = costs.Overhead(
+        base_kernel="", compiler=compiler, measurements=[measurement]
+    )
+    check = gate.off_costs_what_is_predicted(with_figures_of(series, GCC), overhead)
+    assert (check.skipped is not None) is skipped
+    assert not check.open
+    if skipped:
+        assert "w: instructions per call added while off: 5" in str(check.skipped)
+
+
+@pytest.mark.parametrize(
+    ("lines", "compiler"),
+    [
+        ("CONFIG_GCC_VERSION=120200\nCONFIG_CLANG_VERSION=0", "x86_64 gcc 12"),
+        ("CONFIG_GCC_VERSION=0\nCONFIG_CLANG_VERSION=190107", "x86_64 clang 19"),
+        ("CONFIG_X86_64=y", ""),
+        (None, ""),
+    ],
+)
+def test_a_kernel_names_its_compiler(
+    tmp_path: Path, lines: str | None, compiler: str
+) -> None:
+    kernel = Kernel("key", tmp_path, "7.3", "", reused=False)
+    if lines is not None:
+        kernel.config.write_text(f"# Linux\n{lines}\n")
+    assert compiler_of(kernel) == compiler
 
 
 def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:

@@ -6,6 +6,7 @@ and the checks of its gate.  It knows nothing of stages or of how it is shown.
 """
 
 from . import costs, counting, footprint, gate, objects, shares
+from .compiler import compiler_of
 from .costs import (
     Exemption,
     Footprint,
@@ -26,6 +27,7 @@ __all__ = [
     "Mode",
     "Overhead",
     "Part",
+    "compiler_of",
     "costs",
     "counting",
     "footprint",

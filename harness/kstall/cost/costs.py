@@ -270,6 +270,11 @@ class Overhead(Model):
     """All that is known of what a series costs."""
 
     base_kernel: str
+    compiler: str = Field(
+        default="",
+        description="what both kernels were compiled by and for, as x86_64 gcc 12; "
+        "empty if that is not known",
+    )
     footprint: Footprint | None = None
     measurements: list[Measurement] = []
     worst: list[FunctionSize] | None = Field(

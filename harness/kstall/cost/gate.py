@@ -99,19 +99,21 @@ def disabled_path_unchanged(series: Series, overhead: Overhead) -> Verdict:
     instructions than before, other than the NOPs of its sites, unless declared."""
     verdict = Verdict()
     footprint = _footprint(overhead)
-    for path in footprint.paths:
-        exempt = _exemption(series, function=path.name)
-        _judge_path(verdict, path, exempt)
+    foreign = _foreign(series, overhead)
+    _judge_paths(verdict, series, footprint, foreign)
     if not all(comparison.ok for comparison in verdict.comparisons):
         names = {path.name.partition(".")[0] for path in footprint.paths}
         for exemption in series.exemptions:
             if exemption.function and exemption.function not in names:
                 label = f"exemption for {exemption.function}()"
-                verdict.true(label, False, "no function of that name has longer paths")
+                with verdict.excused(foreign):
+                    verdict.true(
+                        label, False, "no function of that name has longer paths"
+                    )
     count = footprint.same_paths
     verdict.true(f"{count} other changed functions run the same instructions", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
-    return _unless_received(series, verdict)
+    return _unless_reported(series, verdict, foreign)
 
 
 def mitigations_add_nothing(series: Series, overhead: Overhead) -> Verdict:
@@ -127,30 +129,66 @@ def mitigations_add_nothing(series: Series, overhead: Overhead) -> Verdict:
         verdict.at_least(f"{event}: sites", len(event_sites), 1)
         for site in event_sites:
             _judge_site(verdict, site, mitigated.nops)
-    for path in mitigated.paths:
-        _judge_path(verdict, path, _exemption(series, function=path.name))
+    foreign = _foreign(series, overhead)
+    _judge_paths(verdict, series, mitigated, foreign)
     count = mitigated.same_paths
     verdict.true(f"{count} other changed functions run the same instructions", True)
     verdict.true(f"{mitigated.unchanged} functions are the same", True)
-    return _unless_received(series, verdict)
+    return _unless_reported(series, verdict, foreign)
 
 
-def _unless_received(series: Series, verdict: Verdict) -> Verdict:
-    """``verdict``; for a received series with extra cost a skip that reports it.
+def _foreign(series: Series, overhead: Overhead) -> str:
+    """Why the series' figures are not those of these kernels; empty if they are."""
+    if not overhead.compiler or series.spec.overhead is None:
+        return ""
+    compilers = series.spec.overhead.compilers
+    if not compilers or overhead.compiler in compilers:
+        return ""
+    return (
+        f"the figures of [overhead] are of {' and '.join(compilers)}, and this kernel "
+        f"is of {overhead.compiler}"
+    )
 
-    A received series cannot declare exemptions.
+
+def _judge_paths(
+    verdict: Verdict, series: Series, footprint: Footprint, foreign: str
+) -> None:
+    """`_judge_path` of each; if figures are ``foreign`` that excuses instructions, but
+    nothing that another compiler would not have added."""
+    for path in footprint.paths:
+        exempt = _exemption(series, function=path.name)
+        added = path.clock_reads or _undeclared_calls(path, exempt) or path.longer_loop
+        with verdict.excused("" if added else foreign):
+            _judge_path(verdict, path, exempt)
+
+
+def _undeclared_calls(path: FunctionPaths, exempt: ExemptionSpec | None) -> list[str]:
+    allowed = exempt.calls if exempt else ()
+    return [line for line in path.calls if line.split()[-1] not in allowed]
+
+
+def _unless_reported(series: Series, verdict: Verdict, foreign: str = "") -> Verdict:
+    """``verdict``; a skip that reports what costs more, where that is not judged.
+
+    A received series cannot declare exemptions, and those of another compiler, if
+    ``foreign`` says so, do not hold here.
     """
     excesses = [
         f"{comparison.label}: {comparison.detail or comparison.observed}"
         for comparison in verdict.comparisons
         if not comparison.ok
     ]
-    if not (series.spec.discovered and excesses):
+    because = ""
+    if series.spec.discovered:
+        because = "received series"
+    elif foreign and verdict.open:
+        because = foreign
+    if not (because and excesses):
         return verdict
     others = len(verdict.comparisons) - len(excesses)
     if others:
         excesses.append(f"{others} more comparisons hold")
-    return Verdict().skip(f"received series, only reported: {'; '.join(excesses)}")
+    return Verdict().skip(f"{because}, only reported: {'; '.join(excesses)}")
 
 
 def judge_prototypes(series: Series, footprint: Footprint) -> Check:
@@ -203,8 +241,7 @@ def _judge_path(
     verdict.equal(
         f"{name}: reads a clock while off", few(path.clock_reads, _SHOWN), "none"
     )
-    allowed = exempt.calls if exempt else ()
-    calls = [line for line in path.calls if line.split()[-1] not in allowed]
+    calls = _undeclared_calls(path, exempt)
     verdict.equal(f"{name}: calls while off", few(calls, _SHOWN), "none")
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
@@ -238,7 +275,7 @@ def structs_do_not_grow(series: Series, overhead: Overhead) -> Verdict:
         elif change.record:
             verdict.equal(f"{change.name}: bytes in holes", change.patched_holes, 0)
     verdict.true(f"{grown} existing structs changed", True)
-    return _unless_received(series, verdict)
+    return _unless_reported(series, verdict)
 
 
 def off_costs_what_is_predicted(series: Series, overhead: Overhead) -> Verdict:
@@ -246,20 +283,21 @@ def off_costs_what_is_predicted(series: Series, overhead: Overhead) -> Verdict:
     NOP for each event of another series in the kernel that it makes fire, within what
     boots of the base differ by, and how well repetitions show the difference."""
     verdict = Verdict()
+    foreign = _foreign(series, overhead)
     for measurement in overhead.measurements:
         if measurement.difference is None:
             continue
         label = (
             f"{measurement.workload}: instructions per {measurement.operation} added"
         )
-        with verdict.excused(_unsteady(measurement)):
+        with verdict.excused(foreign or _unsteady(measurement)):
             verdict.at_most(
                 f"{label} while off",
                 round(measurement.difference, 3),
                 round(measurement.limit, 3),
             )
         _judge_upper_quartile(verdict, label, measurement)
-    return verdict
+    return _unless_reported(series, verdict, foreign) if foreign else verdict
 
 
 def _unsteady(measurement: Measurement) -> str:

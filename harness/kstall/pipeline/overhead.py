@@ -7,7 +7,16 @@ import re
 from collections.abc import Sequence
 
 from ..base import places
-from ..cost import Kernels, costs, counting, footprint, gate, objects, shares
+from ..cost import (
+    Kernels,
+    compiler_of,
+    costs,
+    counting,
+    footprint,
+    gate,
+    objects,
+    shares,
+)
 from ..evidence import traceabi
 from ..report import SeriesReport
 from ..series import Context, Series
@@ -74,6 +83,7 @@ def _begun(series: Series, kernels: Kernels, entry: SeriesReport) -> costs.Overh
     if entry.overhead is None:
         entry.overhead = costs.Overhead(
             base_kernel=kernels.base.key,
+            compiler=compiler_of(kernels.base),
             exemptions=[
                 costs.Exemption(
                     function=exemption.function,
