@@ -134,6 +134,10 @@ def test_sites_are_those_of_the_events_that_a_series_declares() -> None:
         (struct("job", "+dozing"), ["nap"]),
         (struct("job", "-walking"), ["run"]),
         (struct("shoe", "+lace"), ["run"]),
+        # What one series exempts, another one may not enlarge.
+        (struct("shoe", "+dozing"), ["nap", "run"]),
+        (struct("shoe", "+walking"), ["run"]),
+        (struct("shoe", "+walking", "+dozing"), ["nap", "run"]),
         # It holds one that grew, say.
         (struct("box"), ["nap", "run", "fix"]),
     ],

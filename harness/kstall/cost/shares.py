@@ -209,7 +209,11 @@ class _Owners:
         return self.of_function(size.name, size.binary)
 
     def of_struct(self, change: costs.StructChange) -> frozenset[str]:
-        """Series that create or exempt it, or name a member that is new or gone."""
+        """Series that create or exempt it, or name a member that is new or gone.
+
+        One that exempts it does so for its own members only: with the same exemption a
+        member of another series would not fail.
+        """
         names = {member[1:] for member in change.members} or {change.name}
         if change.record:
             names = {change.name.removeprefix("trace_event_raw_")}
@@ -217,8 +221,8 @@ class _Owners:
                 part.name for part in self._parts if names & part.events.keys()
             )
             return makers or self._every
-        exempting = frozenset(
-            part.name for part in self._parts if change.name in part.exempt
-        )
-        naming = frozenset(part.name for part in self._parts if names & part.words)
-        return exempting or naming or self._every
+        exempting = [part for part in self._parts if change.name in part.exempt]
+        for part in exempting:
+            names -= part.words
+        naming = [part for part in self._parts if names & part.words]
+        return frozenset(part.name for part in exempting + naming) or self._every
