@@ -216,6 +216,56 @@ def test_a_namesake_in_another_binary_hides_no_growth() -> None:
     assert changes == [("net", -8), ("block", 8)]
 
 
+BASE_STRUCTS = """
+typedef struct { long a, b; } request;
+struct context { long c, d; };
+struct lonely { long e; };
+struct kept { long f, g; };
+"""
+NEW_STRUCTS = """
+typedef struct { long a, b, more[64]; } request;
+struct context_ext { long c, d; long more[64]; };
+struct crowd { long e, f, g; };
+struct kept { long f, g; };
+"""
+
+
+def test_structs_grow_by_any_name(tmp_path: Path) -> None:
+    """Also those that only a typedef names, and those that get another name."""
+
+    def types(name: str, text: str) -> btf.Types:
+        used = "request r; struct kept k;"
+        used += "struct context c; struct lonely l;" if name == "base" else ""
+        used += "struct context_ext c; struct crowd l;" if name != "base" else ""
+        source = tmp_path / f"{name}.c"
+        source.write_text(text + used)
+        target = source.with_suffix(".o")
+        process.run(["gcc", "-c", "-gbtf", "-o", target, source])
+        return btf.read(target)
+
+    base, patched = types("base", BASE_STRUCTS), types("patched", NEW_STRUCTS)
+    changes = {
+        change.name: (change.was, change.base, change.patched)
+        for change in structs.compare("trace", base, patched)
+    }
+    assert changes == {
+        "request": ("", 16, 528),
+        "context_ext": ("context", 16, 528),
+        "crowd": ("", None, 24),
+        "lonely": ("", 8, None),
+    }
+
+
+def test_a_module_without_types_is_named(build: Build, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.o"
+    process.run(["gcc", "-c", "-x", "c", "-o", bare, "/dev/null"])
+    comparison = costs.Footprint()
+    pairs = [("vmlinux", build(), build("GROWN")), ("nap", bare, bare)]
+    structs.add(comparison, structs.types(pairs))
+    assert [change.name for change in comparison.structs] == ["job"]
+    assert comparison.limits == ["nap has no types: its structs are not compared"]
+
+
 def test_a_record_s_text_begins_behind_its_last_member() -> None:
     """As __data does, so that what the compiler adds at the end is no hole."""
     opcode = btf.StructMember("opcode", 0, 8)

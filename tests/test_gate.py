@@ -371,6 +371,24 @@ def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
     assert checks["structs_do_not_grow"].status == "pass"
 
 
+def test_a_struct_may_not_grow_by_another_name(series: Series) -> None:
+    change = costs.StructChange(
+        binary="vmlinux",
+        name="job_ext",
+        was="job",
+        base=16,
+        patched=24,
+        base_holes=0,
+        patched_holes=0,
+        members=["+submitted"],
+    )
+    footprint = costs.Footprint(structs=[change])
+    overhead = costs.Overhead(base_kernel="base", footprint=footprint)
+    check = gate.structs_do_not_grow(series, overhead)
+    assert not check.comparisons[0].ok
+    assert check.comparisons[0].label == "struct job_ext, was job: +submitted"
+
+
 def measured(
     base: list[float], off: list[float], predicted: float, others: float = 0
 ) -> Verdict:

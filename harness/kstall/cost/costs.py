@@ -127,6 +127,7 @@ class StructChange(Model):
 
     binary: str
     name: str
+    was: str = Field(default="", description="its name in the base, if another")
     base: int | None
     patched: int | None
     base_holes: int | None = Field(description="bytes in holes")

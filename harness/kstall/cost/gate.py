@@ -269,7 +269,8 @@ def structs_do_not_grow(series: Series, overhead: Overhead) -> Verdict:
         if change.base is not None and change.patched is not None:
             exempt = _exemption(series, struct=change.name)
             limit = change.base + (exempt.bytes_ if exempt else 0)
-            label = f"struct {change.name}: {few(change.members, _SHOWN)}"
+            name = f"{change.name}, was {change.was}" if change.was else change.name
+            label = f"struct {name}: {few(change.members, _SHOWN)}"
             verdict.at_most(label, change.patched, limit, "bytes")
             grown += 1
         elif change.record:

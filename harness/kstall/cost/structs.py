@@ -15,11 +15,12 @@ _RECORD = "trace_event_raw_"
 _NO_RECORD = ("trace_event_data_offsets_",)
 
 
-Pair = tuple[str, btf.Types, btf.Types]
+#: A binary's name, and its types in base and patched; None: they cannot be read.
+Pair = tuple[str, btf.Types | None, btf.Types | None]
 
 
 def types(binaries: Iterable[tuple[str, Path, Path]]) -> Iterator[Pair]:
-    """The types of binaries, as name, base, patched; the kernel itself is first."""
+    """The types of binaries, base and patched; the kernel itself is first."""
     kernels: tuple[btf.Types, btf.Types] | None = None
     for name, base, patched in binaries:
         if kernels is None:
@@ -29,7 +30,8 @@ def types(binaries: Iterable[tuple[str, Path, Path]]) -> Iterator[Pair]:
                 before = btf.read(base, kernels[0])
                 after = btf.read(patched, kernels[1])
             except KstallError:
-                continue  # a module without types of its own
+                yield name, None, None
+                continue
         yield name, before, after
 
 
@@ -40,6 +42,11 @@ def add(footprint: costs.Footprint, pairs: Iterable[Pair]) -> None:
     """
     reported: set[str] = set()
     for name, before, after in pairs:
+        if before is None or after is None:
+            footprint.limits.append(
+                f"{name} has no types: its structs are not compared"
+            )
+            continue
         for change in compare(name, before, after):
             key = change.model_dump_json(exclude={"binary"})
             if key not in reported:
@@ -72,8 +79,10 @@ def compare(
 ) -> Iterator[costs.StructChange]:
     """The structs that changed; those of one name are compared as a set."""
     ours, theirs = _layouts(base), _layouts(patched)
-    for name in sorted({*ours, *theirs}):
-        before, after = ours.get(name, set()), theirs.get(name, set())
+    old_names = _renamed(ours, theirs)
+    for name in sorted({*ours, *theirs} - {*old_names.values()}):
+        was = old_names.get(name, "")
+        before, after = ours.get(was or name, set()), theirs.get(name, set())
         if before == after or name.startswith(_NO_RECORD):
             continue
         old_layout = max(before - after, key=_order, default=None)
@@ -86,6 +95,7 @@ def compare(
         yield costs.StructChange(
             binary=binary,
             name=name,
+            was=was,
             base=old_layout.size if old_layout else None,
             patched=new_layout.size if new_layout else None,
             base_holes=sum(hole.size for hole in old_layout.holes)
@@ -98,6 +108,37 @@ def compare(
             members=members,
             record=name.startswith(_RECORD),
         )
+
+
+def _renamed(
+    base: Mapping[str, set[btf.Layout]], patched: Mapping[str, set[btf.Layout]]
+) -> dict[str, str]:
+    """Old names of structs by new ones: all members of one that is gone are in one
+    that is new, which may have more."""
+    gone, new = (
+        {
+            name: max(layouts[name], key=_order)
+            for name in sorted(layouts.keys() - others.keys())
+            if not name.startswith((_RECORD, *_NO_RECORD))
+        }
+        for layouts, others in ((base, patched), (patched, base))
+    )
+    names: dict[str, str] = {}
+    for name, layout in gone.items():
+        members = _member_names(layout)
+        heirs = [
+            heir
+            for heir in new
+            if heir not in names and members <= _member_names(new[heir])
+        ]
+        # Many structs have one member of the same name.
+        if heirs and len(members) > 1:
+            names[min(heirs, key=lambda heir: new[heir].size)] = name
+    return names
+
+
+def _member_names(layout: btf.Layout) -> set[str]:
+    return {member.name for member in layout.members if member.name}
 
 
 def _order(layout: btf.Layout) -> tuple[int, int]:

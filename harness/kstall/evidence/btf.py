@@ -109,11 +109,18 @@ class Types:
     own: int
 
     def layouts(self) -> Iterator[Layout]:
-        """The structs and unions with a name, without those of the base."""
-        for entry in self.types[self.own :]:
-            if entry.kind in (_STRUCT, _UNION) and entry.name:
+        """The structs and unions with a name, without those of the base.
+
+        One that only a typedef names has that name.
+        """
+        own = self.types[self.own :]
+        aliases = {entry.number: entry.name for entry in own if entry.kind == _TYPEDEF}
+        # Ids begin at 1: 0 is void.
+        for number, entry in enumerate(own, self.own + 1):
+            name = entry.name or aliases.get(number, "")
+            if entry.kind in (_STRUCT, _UNION) and name:
                 members = tuple(self._members(entry))
-                yield Layout(entry.name, entry.kind == _UNION, entry.number, members)
+                yield Layout(name, entry.kind == _UNION, entry.number, members)
 
     def prototypes(self) -> dict[str, tuple[str, ...]]:
         """The arguments of each tracepoint by its symbol, without those of the base.
