@@ -1182,6 +1182,31 @@ def test_traps_of_mail_survive(desk: Desk, home: Path) -> None:
         assert ">From quoted\n" in log
 
 
+@pytest.mark.parametrize("name", ["Christoph Böhmwalder", "José", "Uwe Kleine-König"])
+def test_a_sender_with_few_accents_takes_no_patch_over(
+    desk: Desk, home: Path, name: str
+) -> None:
+    config = home / "gitconfig"
+    config.write_text(config.read_text().replace(postbox.NAME, name))
+    _from_alice(desk)
+    done = _certified(desk)
+    with postbox.server() as (box, port):
+        postbox.send(shlex.split(done.send), port, home)
+    cover, first, _ = box.parsed()
+    for letter in (cover, first):
+        assert letter["from"].addresses[0].display_name == name
+    assert not cover.get_content().startswith("From: ")
+    work = postbox.checkout(
+        dict(tree.plan(desk.base, desk.series.patches, desk.root).states[0]),
+        desk.root / "work",
+        home,
+    )
+    (desk.root / "1.eml").write_bytes(box.mails[1].replace(b"\r\n", b"\n"))
+    postbox.run(("git", "am", "-q", desk.root / "1.eml"), work, home)
+    log = postbox.run(("git", "log", "--format=%an <%ae>%n%B", "-1"), work, home)
+    assert log.startswith(f"{ALICE}\ndemo: trace naps\n\nA nap is not seen.\n")
+
+
 def test_checkpatch_remarks_are_counted() -> None:
     output = (
         "p.patch:9: WARNING:LONG: x\np.patch:1: ERROR:BAD: y\np.patch:2: CHECK:C: z\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from email.charset import BASE64, Charset
 from email.utils import formataddr
 from pathlib import Path
 
@@ -43,7 +44,11 @@ class Person:
     @property
     def header(self) -> str:
         """For From:, encoded where it is not ASCII."""
-        return formataddr((self.name, self.address))
+        # `git send-email` decodes what is quoted-printable, takes the result for
+        # another sender than that of --from, and writes a From: above the message.
+        charset = Charset("utf-8")
+        charset.header_encoding = BASE64
+        return formataddr((self.name, self.address), charset)
 
     @property
     def tag(self) -> str:
