@@ -252,6 +252,38 @@ def test_an_older_proof_does_not_outweigh_a_newer_failure(desk: Desk) -> None:
     assert desk.export().proof.dir == older
 
 
+def _stopped(run: Path, status: report.Status) -> report.Report:
+    """Have the stage that builds the debug kernel of all series end like that."""
+    run_report = report.read(run / "report.json")
+    run_report.stages = [
+        report.Stage(name="debug-apply", status="pass", seconds=1),
+        report.Stage(name="kasan-patched-all", status=status, seconds=1),
+    ]
+    run_report.settle()
+    report.write(run_report, run / "report.json")
+    return run_report
+
+
+@pytest.mark.parametrize("status", ["fail", "error"])
+def test_a_run_that_stopped_in_a_shared_stage_is_refused(
+    desk: Desk, status: report.Status
+) -> None:
+    outcome = _stopped(desk.prove(level="deep"), status)
+    # As nothing was judged on debug kernels, it looks as if nothing was wrong.
+    assert outcome.series[0].status == "pass"
+    with pytest.raises(proof.NoProof, match="stopped in kasan-patched-all"):
+        desk.export()
+
+
+def test_an_older_proof_does_not_outweigh_a_shared_failure(desk: Desk) -> None:
+    older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
+    _stopped(newer, "error")
+    assert desk.export().proof.dir == older
+    _stopped(newer, "fail")
+    with pytest.raises(proof.NoProof, match="stopped in kasan-patched-all"):
+        desk.export()
+
+
 def test_the_newest_proof_is_quoted_or_the_one_that_is_named(desk: Desk) -> None:
     older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
     assert desk.export().proof.dir == newer

@@ -3,7 +3,7 @@
 
 A mail quotes one run and nothing else.  A run counts only if it is finished and did all
 that a full run does, if its digest of the series and its id of the base are the current
-ones, and if every check passed.
+ones, and if every check passed, and every stage that all its series share.
 """
 
 from __future__ import annotations
@@ -109,8 +109,11 @@ def _refutes(
     run_report: Report, entry: SeriesReport, series: Series, base: Base
 ) -> bool:
     """Whether this report says that the series, as it is, failed on ``base``."""
-    same = run_report.tree is not None and run_report.tree.id == base.id
-    return same and entry.digest == series.digest and entry.status == "fail"
+    if run_report.tree is None or run_report.tree.id != base.id:
+        return False
+    # A stage that all series share is none of this one's, but they were part of it.
+    shared = any(stage.status == "fail" for stage in run_report.stages)
+    return entry.digest == series.digest and (entry.status == "fail" or shared)
 
 
 def _unfit(  # noqa: PLR0911 - one after the other
@@ -139,6 +142,10 @@ def _unfit(  # noqa: PLR0911 - one after the other
             stage.name for stage in entry.stages if stage.status in ("fail", "error")
         ]
         return f"not proven ({', '.join(wrong) or entry.status})"
+    if stopped := [
+        stage.name for stage in run_report.stages if stage.status in ("fail", "error")
+    ]:
+        return f"stopped in {', '.join(stopped)}, which all its series share"
     declared = {check.name for check in series.spec.check}
     judged = {check.name for check in entry.checks}
     if missing := sorted(declared - judged):
