@@ -284,6 +284,21 @@ def test_an_older_proof_does_not_outweigh_a_shared_failure(desk: Desk) -> None:
         desk.export()
 
 
+@pytest.mark.parametrize("part", ["stages", "checks"])
+def test_an_older_proof_does_not_outweigh_a_failure_before_ctrl_c(
+    desk: Desk, part: str
+) -> None:
+    older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
+    run_report = report.read(newer / "report.json")
+    run_report.status, run_report.series[0].status = "interrupted", "error"
+    report.write(run_report, newer / "report.json")
+    assert desk.export().proof.dir == older
+    getattr(run_report.series[0], part)[-1].status = "fail"
+    report.write(run_report, newer / "report.json")
+    with pytest.raises(proof.NoProof, match="the run is interrupted"):
+        desk.export()
+
+
 def test_the_newest_proof_is_quoted_or_the_one_that_is_named(desk: Desk) -> None:
     older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
     assert desk.export().proof.dir == newer

@@ -55,8 +55,9 @@ def find(
     """The newest run below ``out``, or the given ``run``, that proves ``series``.
 
     ``kernel`` is the user's KERNEL=.  A run in which exactly these patches failed on
-    exactly this base ends the search: an older proof does not outweigh it.  Raises
-    `NoProof`, which says why each of the newest runs does not count, and what to run.
+    exactly this base ends the search, also if it was interrupted later: an older
+    proof does not outweigh it.  Raises `NoProof`, which says why each of the newest
+    runs does not count, and what to run.
     """
     refused = []
     for directory in [run] if run is not None else _newest_first(out):
@@ -112,8 +113,10 @@ def _refutes(
     if run_report.tree is None or run_report.tree.id != base.id:
         return False
     # A stage that all series share is none of this one's, but they were part of it.
-    shared = any(stage.status == "fail" for stage in run_report.stages)
-    return entry.digest == series.digest and (entry.status == "fail" or shared)
+    statuses = [stage.status for stage in (*run_report.stages, *entry.stages)]
+    statuses += [check.status for check in entry.checks]
+    # The series of a run that was interrupted have no status of their own yet.
+    return entry.digest == series.digest and "fail" in (entry.status, *statuses)
 
 
 def _unfit(  # noqa: PLR0911 - one after the other
