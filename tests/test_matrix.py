@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import re
 import shlex
@@ -11,10 +12,11 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import junitparser
 import pytest
+from rich.console import Console
 
 from fake_kernel import git
 from fakeworld import CHECKS, KERNEL, NO_TYPES, PATCH, TOML, World, write
@@ -739,6 +741,66 @@ def test_the_worst_column_decides(
     grid = _matrix(a=states[0], b=states[1])
     grid.settle()
     assert (grid.status, grid.exit_code) == (verdict, code)
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "tag"),
+    [("fail", "FAILED", "failure"), ("error", "COULD NOT JUDGE", "error")],
+)
+def test_a_run_that_only_a_shared_stage_stopped_shows_it_in_every_view(
+    tmp_path: Path, status: Literal["fail", "error"], verdict: str, tag: str
+) -> None:
+    # As if a debug kernel, which all series share, had not been built.
+    grid = _matrix(deep="running")
+    environment = {"kstall": "1", "python": "3", "host": "h", "cpus": 2}
+    outcome = report.Report.model_validate(
+        {
+            "run": "deep",
+            "started": "2026-01-01T00:00:00+00:00",
+            "command": ["kstall"],
+            "environment": environment,
+            "stages": [
+                {"name": "debug-apply", "status": "pass", "seconds": 1},
+                {
+                    "name": "kasan-patched-all",
+                    "status": status,
+                    "seconds": 1,
+                    "summary": "demo.c:3: boom",
+                },
+            ],
+            "series": [
+                {
+                    "name": "<b>demo</b>",
+                    "title": "demo",
+                    "digest": "0",
+                    "checks": [
+                        {"name": "x", "kind": "positive", "claim": "", "status": "pass"}
+                    ],
+                }
+            ],
+        }
+    )
+    outcome.settle()
+    grid.columns[0].take(outcome)
+    grid.settle()
+    cell = grid.columns[0].cell("<b>demo</b>")
+    assert cell is not None and cell.status == "pass"
+    why = "kasan-patched-all: demo.c:3: boom"
+    console = Console(record=True, width=120, file=io.StringIO())
+    matrixviews.terminal(grid, tmp_path, console)
+    text = console.export_text()
+    assert f" the run on deep: {why}\n" in text
+    assert f"verdict  {verdict}  1 proven\n" in text
+    matrixviews.write_page(grid, tmp_path / "matrix.html")
+    assert f"<div>{why}</div>" in (tmp_path / "matrix.html").read_text()
+    matrixviews.write_junit(grid, tmp_path / "junit.xml")
+    junit = (tmp_path / "junit.xml").read_text()
+    assert f'<{tag} message="{why}"' in junit
+    # Of one that a series shows, there is nothing more to say.
+    outcome.series[0].checks[0].status = status
+    outcome.settle()
+    grid.columns[0].take(outcome)
+    assert grid.columns[0].why == ""
 
 
 def test_a_reason_of_all_series_is_one_reason() -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ..base import KstallError, Status
 from ..verdict import Model
-from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
+from .report import EXIT, Report, RunStatus, SeriesReport, run_status, worst_run
 from .views import check_summary
 
 FILE = "matrix.json"
@@ -60,6 +60,10 @@ class Column(Model):
     level: str
     directory: str = Field(description="of the run, in that of the matrix")
     status: RunStatus = "running"
+    why: str = Field(
+        default="",
+        description="what decides the status, in one line, if no series shows it",
+    )
     version: str | None = Field(default=None, description="from the tree's Makefile")
     describe: str | None = None
     commit: str | None = None
@@ -72,6 +76,11 @@ class Column(Model):
     def name(self) -> str:
         """A name that is unique among the columns."""
         return f"{self.tree} {self.arch} {self.level}"
+
+    @property
+    def exit_code(self) -> int:
+        """That of the run by itself."""
+        return EXIT[self.status]
 
     def cell(self, series: str) -> Cell | None:
         """The cell of ``series``; None if it was not requested here."""
@@ -87,6 +96,10 @@ class Column(Model):
             self.version, self.describe = tree.version, tree.describe
             self.commit, self.id = tree.commit, tree.id
         self.cells = [_cell(series, report) for series in report.series]
+        self.why = ""
+        shown = [cell.status for name in self.asked if (cell := self.cell(name))]
+        if EXIT[run_status(shown)] != self.exit_code:
+            self.why = _stopped(report)
 
 
 class Matrix(Model):
@@ -126,6 +139,15 @@ def _cell(series: SeriesReport, report: Report) -> Cell:
             if check.status == "skip" and _LEVEL not in check.detail
         ],
     )
+
+
+def _stopped(report: Report) -> str:
+    """Where the run stopped, in one line."""
+    for status in ("fail", "error"):
+        for stage in report.stages:
+            if stage.status == status:
+                return f"{stage.name}: {stage.summary}"
+    return report.status
 
 
 def _why(series: SeriesReport, report: Report) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..base import Status, cache
 from . import explain
+from .cases import RUN
 from .html import environment
 from .junit import RESULTS, write_document
 from .matrix import Cell, Column, Matrix, Skip
@@ -38,7 +39,8 @@ _NOTED = "applies, though it was not expected to"
 
 @dataclass(frozen=True)
 class Reason:
-    """The common reason for the status of some series in some columns."""
+    """The common reason for the status of some series in some columns; without series,
+    for that of the runs."""
 
     status: Status
     series: tuple[str, ...]
@@ -48,6 +50,8 @@ class Reason:
     @property
     def who(self) -> str:
         """The series, in few words."""
+        if not self.series:
+            return "the run"
         if _all_of(self.series, self.columns) and len(self.series) > _FEW:
             return f"all {len(self.series)} series"
         return ", ".join(self.series)
@@ -103,7 +107,7 @@ def titles(matrix: Matrix) -> dict[str, str]:
 
 
 def reasons(matrix: Matrix) -> list[Reason]:
-    """Why cells are not proven, the worst first, and what is unexpected.
+    """Why cells and runs are not proven, the worst first, and what is unexpected.
 
     A series that does not apply where it is not expected to needs no reason.
     """
@@ -129,8 +133,18 @@ def reasons(matrix: Matrix) -> list[Reason]:
         Reason(status, tuple(names), tuple(by_place[place] for place in places), why)
         for (status, why, places), names in common.items()
     ]
+    entries += [
+        Reason(_status(column), (), (column,), column.why)
+        for column in matrix.columns
+        if column.why
+    ]
     order = list(WORDS)
     return sorted(entries, key=lambda reason: order.index(reason.status))
+
+
+def _status(column: Column) -> Status:
+    """The status of a run that no series shows, in the words for cells."""
+    return "fail" if column.status == "failed" else "error"
 
 
 def skipped_checks(matrix: Matrix) -> list[SkippedChecks]:
@@ -248,13 +262,16 @@ def write_page(matrix: Matrix, path: Path) -> None:
 
 def write_junit(matrix: Matrix, path: Path) -> None:
     """Write ``junit.xml``, atomically: a suite per column, a case per series, and a
-    skipped one for each check that was skipped in a proven series."""
+    skipped one for each check that was skipped in a proven series; and one for the run
+    if that is not proven, and no series shows it."""
     document = junitparser.JUnitXml(name=f"kstall {matrix.run}")
     for column in matrix.columns:
         suite = junitparser.TestSuite(f"kstall.{column.name}")
         for name in matrix.series:
             if (cell := column.cell(name)) is not None:
                 suite.add_testcases([_case(column, cell), *_skipped(column, cell)])
+        if column.why:
+            suite.add_testcase(_run_case(column))
         document.add_testsuite(suite)
     write_document(document, path)
 
@@ -267,6 +284,12 @@ def _skipped(column: Column, cell: Cell) -> Iterator[junitparser.TestCase]:
         )
         test_case.result = [RESULTS["skip"](printable(skip.cause))]
         yield test_case
+
+
+def _run_case(column: Column) -> junitparser.TestCase:
+    test_case = junitparser.TestCase(RUN, classname=f"kstall.{column.directory}")
+    test_case.result = [RESULTS[_status(column)](printable(column.why))]
+    return test_case
 
 
 def _case(column: Column, cell: Cell) -> junitparser.TestCase:

@@ -308,7 +308,7 @@ class Report(Model):
                 series.status = worst([series.status, "error"])
         states = [stage.status for stage in self.stages]
         states += [series.status for series in self.series]
-        self.status = _RUNS[worst(states) if self.series else "error"]
+        self.status = run_status(states if self.series else [])
 
 
 def worst(states: list[Status]) -> Status:
@@ -338,9 +338,14 @@ _RUNS: dict[Status, RunStatus] = {
 }
 
 
+def run_status(states: list[Status]) -> RunStatus:
+    """The status of a run whose series, and the stages that they share, have these."""
+    return _RUNS[worst(states)]
+
+
 def worst_run(states: Iterable[RunStatus]) -> RunStatus:
     """The worst status of several runs, by the rule for the series of one run."""
-    return _RUNS[worst([_OF_RUNS.get(state, "error") for state in states])]
+    return run_status([_OF_RUNS.get(state, "error") for state in states])
 
 
 def printable(report: Report) -> Report:
