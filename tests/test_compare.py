@@ -450,6 +450,29 @@ def test_matrices_are_compared_tree_by_tree(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "weight", "code"),
+    [
+        ("proven", "changed", 0),
+        ("does-not-apply", "changed", 0),
+        ("failed", "worse", 1),
+        ("could-not-run", "unjudged", 2),
+        ("interrupted", "unjudged", 2),
+        (None, "unjudged", 2),
+    ],
+)
+def test_a_new_tree_is_weighed_by_its_verdict(
+    tmp_path: Path, status: str | None, weight: str, code: int
+) -> None:
+    new = None if status is None else {**REPORT, "status": status}
+    before = _matrix(tmp_path / "1", next=REPORT)
+    after = _matrix(tmp_path / "2", next=REPORT, fresh=new)
+    diff = comparison.compare(before, after)
+    (change,) = diff.changes
+    assert (change.weight, change.what, change.before) == (weight, "tree", "absent")
+    assert diff.exit_code == code
+
+
 def test_a_run_and_a_matrix_are_not_compared(tmp_path: Path) -> None:
     run = _save(tmp_path / "run", REPORT)
     several = _matrix(tmp_path / "several", next=REPORT)

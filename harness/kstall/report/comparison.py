@@ -42,7 +42,8 @@ class Change(Model):
     """A difference between the two runs."""
 
     weight: Weight = Field(
-        description="unjudged: there was a verdict before, but not after"
+        description="unjudged: there was a verdict before, or it is new, and there is "
+        "none after"
     )
     kind: Kind
     place: str = Field(default="", description="the column of a matrix")
@@ -196,7 +197,7 @@ def _runs(place: str, sides: Sequence[_Side], new: _Side) -> tuple[list[Change],
     if place not in new.places:
         return [_change("worse", "verdict", "tree", "present", "not requested")], 0
     if not any(place in side.places for side in sides):
-        return [_change("changed", "input", "tree", "absent", "new")], 0
+        return [_new_tree(new.report(place))], 0
     after = new.report(place)
     since, before = next(_earlier(sides, place), ("", None))
     if after is None:
@@ -228,6 +229,18 @@ def _runs(place: str, sides: Sequence[_Side], new: _Side) -> tuple[list[Change],
         ]
         compared += name in new_series and any(True for _ in history)
     return changes, compared
+
+
+def _new_tree(report: Report | None) -> Change:
+    """The change that a tree is in no earlier run: one that fails did not before."""
+    if report is None:
+        return _change("unjudged", "verdict", "tree", "absent", "new, not reached")
+    after = f"new, {status_word(report.status)}"
+    if report.status == "failed":
+        return _change("worse", "verdict", "tree", "absent", after)
+    if report.status in ("proven", "does-not-apply"):
+        return _change("changed", "input", "tree", "absent", after)
+    return _change("unjudged", "verdict", "tree", "absent", after)
 
 
 def _dated(since: str, changes: Iterable[Change]) -> list[Change]:
