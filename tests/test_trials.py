@@ -365,7 +365,7 @@ def test_a_failure_is_reported_though_a_later_guest_cannot_be_tried(
     assert "QEMU did not start" in (ran.stage("guest").error or "")
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "could-not-run"])
 def test_a_run_that_was_cut_short_is_not_judged_to_be_proven(
     world: World, status: report.RunStatus
 ) -> None:
@@ -373,6 +373,31 @@ def test_a_run_that_was_cut_short_is_not_judged_to_be_proven(
     require_proven(ran)
     assert ran.report is not None
     ran.report.status = status
+    for series in ran.report.series:
+        series.status = "error"
+    report.write(ran.report, ran.dir / "report.json")
+    assert again.judge_again(world.project, ran.dir).exit_code == 2
+    # Nor is it for CI to go on, if another series does not apply.
+    other = ran.report.series[0].model_copy(deep=True)
+    other.name, other.evidence, other.checks = "other", None, []
+    other.stages = [report.Stage(name="apply", status="does-not-apply", seconds=0)]
+    ran.report.series.append(other)
+    report.write(ran.report, ran.dir / "report.json")
+    assert again.judge_again(world.project, ran.dir).exit_code == 2
+
+
+def test_a_run_that_stopped_while_it_judged_is_not_judged_to_be_proven(
+    world: World,
+) -> None:
+    ran = world.validate()
+    require_proven(ran)
+    assert ran.report is not None
+    # As if it could not read the results, and thus never did what comes after that.
+    stages = ran.report.series[0].stages
+    (judged,) = (stage for stage in stages if stage.name == "judge")
+    judged.status, judged.error = "error", "it cannot be read"
+    del stages[stages.index(judged) + 1 :]
+    ran.report.settle()
     report.write(ran.report, ran.dir / "report.json")
     assert again.judge_again(world.project, ran.dir).exit_code == 2
 

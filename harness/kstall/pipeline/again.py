@@ -85,11 +85,12 @@ def mutate_again(
 def judge_again(project: Project, directory: Path) -> report.Report:
     """Judge the saved results of a run by today's checks; nothing is written.
 
-    An interrupted run proves nothing, even if all results that it has are good.
+    A run that was interrupted, or that a bug of kstall ended, proves nothing, even if
+    all results that it has are good.
     Raises `KstallError` if ``directory`` is no run directory, or a broken one.
     """
     outcome = read_run(directory)
-    before = outcome.status
+    before, finished = outcome.status, _is_finished(outcome)
     for entry in outcome.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
@@ -105,13 +106,28 @@ def judge_again(project: Project, directory: Path) -> report.Report:
                 judged.append(mutate.judge(series, entry.mutation))
             entry.checks = [*_unchanged(entry.checks, judged), *judged]
             entry.stages = [
-                stage for stage in entry.stages if stage.name not in _JUDGING
+                stage
+                for stage in entry.stages
+                # Where one stopped, what comes after it was not done.
+                if stage.name not in _JUDGING or stage.status == "error"
             ]
     outcome.settle()
-    if before in ("running", "interrupted") and outcome.status == "proven":
+    if not finished and outcome.status in ("proven", "does-not-apply"):
         outcome.status = before
     explain.fill(outcome, directory)
     return outcome
+
+
+def _is_finished(outcome: report.Report) -> bool:
+    """Whether a run came to its end, and so to the verdict that follows from it."""
+    if outcome.status != "could-not-run":
+        return outcome.status not in ("running", "interrupted")
+    settled = outcome.model_copy(deep=True)
+    settled.settle()
+    return settled.status == outcome.status and all(
+        now.status == then.status
+        for now, then in zip(settled.series, outcome.series, strict=True)
+    )
 
 
 def _unchanged(checks: Sequence[Check], judged: Sequence[Check]) -> Iterator[Check]:
