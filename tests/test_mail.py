@@ -743,6 +743,26 @@ def test_v2_may_be_compared_with_an_mbox_that_was_sent(desk: Desk) -> None:
     assert "! 2: " in text.partition("Range-diff against v1:")[2]
 
 
+def test_v2_keeps_the_change_id_if_its_first_patch_is_another_one(desk: Desk) -> None:
+    desk.prove()
+    first = _certified(desk)
+    desk.edit("0001-demo.patch", "\nDate: Thu, 1 Jan 2026", "\nDate: Fri, 20 Mar 2026")
+    desk.prove(name="20260103T000000Z")
+    assert desk.export(version=2).thread.change_id == first.thread.change_id
+    # As b4 writes it, which has no header of that name.
+    sent = desk.root / "sent.mbox"
+    text = (first.dir / "thread.mbox").read_text()
+    text = re.sub(r"(?m)^X-Change-ID: .*\n", "", text)
+    sent.write_text(text.replace(first.thread.change_id, "20250101-x-0123456789ab"))
+    second = desk.export(version=2, previous=sent)
+    assert second.thread.change_id == "20250101-x-0123456789ab"
+    assert _mail(second.letters[1])["x-change-id"] == "20250101-x-0123456789ab"
+    # Mails of others need not have one.
+    sent.write_text(re.sub(r"(?m)^change-id: .*\n", "", text))
+    second = desk.export(version=2, previous=sent)
+    assert second.thread.change_id.startswith("20260320-demo-")
+
+
 def test_v2_on_a_base_that_v1_does_not_fit_has_no_range_diff(desk: Desk) -> None:
     desk.prove()
     first = _certified(desk)

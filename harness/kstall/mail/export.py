@@ -7,6 +7,7 @@ them as one mbox.  Nothing is sent here.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from .contributor import Person
 #: The author of drafts, as whom mail can be neither sent nor answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
 _CHECKPATCH = ("checkpatch_strict", "checkpatch_tags")
+# In the letter's head, or where b4 has it, in a line of its own.
+_CHANGE_ID = re.compile(r"(?mi)^(?:x-)?change-id: +([\w.-]+)$")
 #: Characters of a trace line that are enough to identify it.
 _RECORD = 40
 
@@ -157,18 +160,19 @@ def _export(
     signed = _signer(request, series, plan, claimed, run, doubts)
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
+    previous = _previous(request, series, scratch)
+    known = None if previous is None else previous.change_id
     thread = mail.Thread(
         signed or DRAFTER,
         request.version,
         request.rfc,
-        mail.change_id(series.name, _began(series)),
+        known or mail.change_id(series.name, _began(series)),
         mail.now(),
     )
     authors = [
         thread.author if author is None or author.is_same(thread.author) else author
         for author in claimed
     ]
-    previous = _previous(request, series, scratch)
     body = "\n".join([rendered.text.rstrip("\n"), *_changes(request, series, previous)])
     tail = _tail(request, plan, thread, messages, previous, scratch)
     text = "\n\n".join([body, _shortlog(series, authors), tail])
@@ -304,7 +308,7 @@ def _applied(plan: tree.Plan) -> str:
 
 
 def _began(series: Series) -> datetime:
-    """The date of the first patch, which no version changes."""
+    """The date of the first patch, as good as any for the first version."""
     raw = series.patches[0].path.read_text(encoding="utf-8", errors="replace")
     dates = [line[6:] for line in raw.splitlines() if line.startswith("Date: ")]
     try:
@@ -387,10 +391,12 @@ def _tail(
 
 @dataclass(frozen=True)
 class _Previous:
-    """The previous version: its patches, and its message-id unless it is a draft."""
+    """The previous version: its patches, its message-id unless it is a draft, and its
+    change-id if it has one."""
 
     patches: tuple[patchfile.PatchFile, ...]
     message_id: str | None
+    change_id: str | None
 
 
 def _previous(request: Export, series: Series, scratch: Path) -> _Previous | None:
@@ -419,7 +425,12 @@ def _previous(request: Export, series: Series, scratch: Path) -> _Previous | Non
         letter is None or f"@{DRAFTER.address.partition('@')[2]}>" in letter.message_id
     )
     sent = None if letter is None or draft else letter.message_id.strip("<>")
-    return _Previous(tuple(patches), sent)
+    known = (
+        None
+        if letter is None
+        else _CHANGE_ID.search(letter.content.decode(errors="replace"))
+    )
+    return _Previous(tuple(patches), sent, known[1] if known else None)
 
 
 def _require_same(plan: tree.Plan, files: Sequence[Path], scratch: Path) -> None:
