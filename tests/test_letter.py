@@ -524,6 +524,12 @@ def test_series_in_the_same_kernel_are_named(tmp_path: Path) -> None:
     assert results.patches(alone) == f"{shared}, and with these patches alone"
     check.status = "skip"
     assert results.patches(alone) == shared
+    # Others were in that kernel, and are proven on another one.
+    entry.beside = ["a", "elsewhere"]
+    both = "these patches and those of 2 other series (a, elsewhere)"
+    assert results.patches(alone) == both
+    entry.beside = []
+    assert results.patches(alone) == "these patches"
 
 
 def test_what_does_not_fit_is_counted() -> None:

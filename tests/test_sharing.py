@@ -416,6 +416,10 @@ def test_a_failure_that_another_series_makes_is_not_held_against_it(
     assert beside.summary == ("beside delta, dozes fails; these results are without it")
     assert entry(ran, "alpha").kernel != entry(ran, "delta").kernel
     assert entry(ran, "beta").kernel == entry(ran, "delta").kernel
+    # The kernel that these were proven on had all three.
+    assert entry(ran, "alpha").beside == []
+    assert entry(ran, "beta").beside == ["alpha", "delta"]
+    assert entry(ran, "delta").beside == ["alpha", "beta"]
 
 
 SECOND_CHECK = """

@@ -124,13 +124,8 @@ def ran(series: Series, proof: Proof, base: Base, applied: str) -> str:
 
 def patches(proof: Proof) -> str:
     """Whose patches the kernel had that was booted."""
-    kernel = proof.entry.kernel
-    others = [
-        entry.name
-        for entry in proof.report.series
-        if entry.kernel == kernel and entry.name != proof.entry.name
-    ]
-    if kernel is None or not others:
+    others = _beside(proof)
+    if not others:
         return "these patches"
     passed = {check.name for check in proof.entry.checks if check.status == "pass"}
     alone = ", and with these patches alone" if _ALONE in passed else ""
@@ -138,6 +133,19 @@ def patches(proof: Proof) -> str:
         f"these patches and those of {len(others)} other series ({few(others, _FIRST)})"
         f"{alone}"
     )
+
+
+def _beside(proof: Proof) -> list[str]:
+    """The other series in the kernel; in a report that does not say so, those that were
+    proven on it."""
+    kernel = proof.entry.kernel
+    if proof.entry.beside is not None or kernel is None:
+        return proof.entry.beside or []
+    return [
+        entry.name
+        for entry in proof.report.series
+        if entry.kernel == kernel and entry.name != proof.entry.name
+    ]
 
 
 def untested(series: Series, base: Base) -> str:

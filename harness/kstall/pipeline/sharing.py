@@ -261,6 +261,9 @@ class _Sharing:
         """The guest of a series, on a kernel that has it."""
         entry, run, series = subject.entry, self._run, subject.series
         entry.kernel = built.patched.key
+        # Some of them may be proven on another one in the end.
+        members = [member.name for member in built.group.series]
+        entry.beside = [name for name in members if name != series.name]
         if (error := built.broken.get(subject.name)) is not None:
             with run.stage("programs", entry):
                 raise error

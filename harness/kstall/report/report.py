@@ -182,6 +182,10 @@ class SeriesReport(Model):
     digest: str = Field(description="changes with any byte of the series")
     patches: list[Patch] = []
     kernel: str | None = Field(default=None, description="key of the patched kernel")
+    beside: list[str] | None = Field(
+        default=None,
+        description="the other series in that kernel; None: not recorded",
+    )
     evidence: str | None = Field(
         default=None, description="guest results, a path in the run directory"
     )
