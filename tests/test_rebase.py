@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fake_kernel import commit, git, snapshot
-from fakeworld import KERNEL, NO_TYPES, PATCH, TOML, Ran, World, write
+from fakeworld import CHECKS, KERNEL, NO_TYPES, PATCH, TOML, Ran, World, write
 from kstall.report import report
 from kstall.tree import remote
 
@@ -270,6 +270,38 @@ def test_a_patch_that_the_tree_has_is_left_out_and_told(world: World) -> None:
     assert snapshot(world.project.root) == own
     assert list(_patches(world)) == ["0001-demo-Say-more.patch"]
     assert _rebase(world).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("demo", "code"),
+    [
+        # All of its patches, and one of them.
+        (DEMO.replace("return 1;", "return 3;").replace("line_10;", "line_ten;"), 0),
+        (DEMO.replace("return 1;", "return 3;"), 2),
+    ],
+    ids=["all", "one"],
+)
+def test_what_the_tree_has_of_one_series_does_not_stop_the_next(
+    world: World, demo: str, code: int
+) -> None:
+    name = "0001-demo-Return-what-was-asked-for.patch"
+    patch = PATCH.replace("demo.c", "other.c").replace("int demo(", "int other(")
+    patch = patch.replace("-\treturn 1;", "-\treturn 2;")
+    files = {
+        "patches/zeta/series.toml": TOML.replace("0001-demo.patch", name),
+        f"patches/zeta/{name}": patch.replace("\n--\n2.39.5\n", "\n"),
+        "patches/zeta/cover.txt": "What was asked for is returned.\n",
+        "patches/zeta/checks.py": CHECKS,
+    }
+    write(world.project.root, files)
+    _new(world, demo, **{"other.c": MOVED + KERNEL["other.c"]})
+    words = ("rebase", str(world.root / "new"), "demo", "zeta", "--write")
+    ran = world.run(*words, "--from", str(world.kernel), "--out", str(world.out))
+    assert ran.exit_code == code, ran.output
+    assert "verdict  zeta: carried over" in ran.output
+    written = world.project.patches / "zeta" / name
+    assert f"written  {written}" in ran.output
+    assert "@@ -1,4 +1,4 @@" not in written.read_text()
 
 
 def test_nothing_is_left_of_a_series_that_the_tree_has(world: World) -> None:

@@ -186,10 +186,24 @@ def do_rebase(arguments: argparse.Namespace, console: Console) -> int:
             )
         states.append(outcome.report.status)
         _rebased(outcome, console)
-        if arguments.write and outcome.clean:
-            for path in rebasing.write(outcome):
-                terminal.say(console, f"written  {path}")
+        if arguments.write and not _written(outcome, console):
+            states.append("could-not-run")
     return report.EXIT[report.worst_run(states)]
+
+
+def _written(outcome: rebasing.Rebased, console: Console) -> bool:
+    """Replace the patches of a series by what was carried over, if they all were; False
+    if that is for people to do, as the error says.  Others go on all the same."""
+    if not outcome.clean or outcome.result is None or not outcome.result.patches:
+        # The verdict says so; where the tree has all of them there is nothing to do.
+        return True
+    try:
+        for path in rebasing.write(outcome):
+            terminal.say(console, f"written  {path}")
+    except KstallError as error:
+        terminal.complain(str(error))
+        return False
+    return True
 
 
 def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
