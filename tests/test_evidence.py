@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Evidence, common, evidence, records
-from kstall.verdict import Check, Verdict
+from kstall.verdict import Check, Verdict, run_check
 from ringpages import entry, page, record
 
 FORMAT = """\
@@ -343,6 +343,20 @@ SKIPPED = {
     "tracer": "record",
     "count": 1,
 }
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_what_is_no_number_in_json_is_read_as_it_was_written(value: float) -> None:
+    def ratio() -> Verdict:
+        verdict = Verdict()
+        verdict.within("ratio", value, 1.0, 3.0, "per nap")
+        verdict.within("limits", 2.0, value, value)
+        return verdict
+
+    check = run_check("ratio", "invariant", "It is small.", ratio)
+    assert check.status == "fail"
+    assert Check.model_validate_json(check.model_dump_json()) == check
+    assert check.comparisons[0].seen == f"{value} per nap"
 
 
 def _doze(saved: Evidence) -> Verdict:

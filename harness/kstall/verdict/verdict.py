@@ -9,6 +9,7 @@ it would prove nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    field_validator,
     model_validator,
 )
 
@@ -116,6 +118,16 @@ class Comparison(Model):
     )
     # It holds whatever the readers of that workload lost.
     firm: bool = Field(default=False, exclude=True)
+
+    @field_validator("expected", "observed", mode="before")
+    @classmethod
+    def _finite(cls, value: object) -> object:
+        """Neither infinity nor NaN is a number in JSON: they are written as words."""
+        if isinstance(value, tuple | list):
+            return tuple(map(cls._finite, value))
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        return value
 
     @property
     def wanted(self) -> str:
