@@ -116,6 +116,16 @@ def test_a_patch_without_numbers_is_a_series(
     assert (posting.cover, len(posting.patches)) == (None, 1)
 
 
+def test_brackets_of_a_title_are_no_tags(tmp_path: Path, mails: list[bytes]) -> None:
+    of_v3 = [
+        _edit(content, f"[PATCH {number}/2] ", f"[PATCH {number}/2] Beds of [v3]: ")
+        for number, content in enumerate(mails)
+    ]
+    posting = thread.read(_mbox(tmp_path / "t", of_v3), tmp_path / "scratch")
+    assert (posting.version, len(posting.patches)) == (1, 2)
+    assert posting.title.startswith("Beds of [v3]: ")
+
+
 def test_a_directory_of_mails(tmp_path: Path, mails: list[bytes]) -> None:
     (tmp_path / "dir").mkdir()
     for number, content in enumerate(mails):

@@ -23,6 +23,7 @@ from ..tree import git
 _LARGEST = 64 * 2**20
 _REPLY = re.compile(r"^\s*(?:re|aw|fwd?|sv|antw)\s*:", re.IGNORECASE)
 _TAG = re.compile(r"\[([^]\[]*)\]")
+_LEADING = re.compile(r"^(?:\s*\[[^]]*\])+\s*")
 _NUMBERS = re.compile(r"\b(\d{1,4})/(\d{1,4})\b")
 _VERSION = re.compile(r"\bv(\d{1,4})\b", re.IGNORECASE)
 _DIFF = re.compile(r"(?m)^diff --git ")
@@ -143,7 +144,9 @@ def _subject(parsed: EmailMessage) -> str:
 
 def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> ReceivedMail | str:
     """The mail as a part of a series, or the reason why it is not."""
-    tags = " ".join(_TAG.findall(subject))
+    # The title itself may have brackets as well.
+    leading = _LEADING.match(subject)
+    tags = " ".join(_TAG.findall(leading[0])) if leading else ""
     if _REPLY.match(subject):
         return "a reply"
     if not re.search(r"\bpatch", tags, re.IGNORECASE):
@@ -151,7 +154,7 @@ def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> ReceivedMai
     numbers = _NUMBERS.search(tags)
     number, count = map(int, numbers.groups()) if numbers else (1, 1)
     version = _VERSION.search(tags)
-    title = re.sub(r"^(?:\s*\[[^]]*\])+\s*", "", subject)
+    title = _LEADING.sub("", subject)
     if number > count or count < 1:
         return f"number {number} of {count}"
     return ReceivedMail(
