@@ -108,6 +108,14 @@ def test_a_bad_name_is_refused(project_copy: Project, name: str) -> None:
     assert _files(project_copy.root) == before
 
 
+@pytest.mark.parametrize("name", ["run", "shared"])
+def test_a_name_that_each_run_uses_is_refused(project_copy: Project, name: str) -> None:
+    before = _files(project_copy.root)
+    with pytest.raises(new.NewError, match="each run has results of that name"):
+        new.write(project_copy, name)
+    assert _files(project_copy.root) == before
+
+
 @pytest.mark.parametrize(
     "there",
     [

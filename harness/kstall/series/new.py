@@ -32,6 +32,8 @@ _FILES = (
     ("script.bt.j2", "scripts/{name}.bt", _PLAIN),
 )
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
+#: Directories and suites of a run itself.
+_RESERVED = ("run", "shared")
 
 
 class NewError(KstallError):
@@ -57,6 +59,11 @@ def write(project: Project, name: str) -> tuple[Path, ...]:
         raise NewError(
             f"{name!r} is not a valid name for a series",
             next="begin with a letter; a-z, 0-9, - and _ may follow",
+        )
+    if name in _RESERVED:
+        raise NewError(
+            f"{name!r} is no name for a series: each run has results of that name",
+            next="choose another name",
         )
     if not (project.kconfigs / "base.config").is_file():
         raise NewError(
