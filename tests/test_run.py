@@ -119,6 +119,16 @@ def test_a_format_that_is_not_valid_costs_no_verdict_either(
     assert (run.dir / "results.ktap").read_text().startswith("KTAP version 1\n1..0")
 
 
+def test_an_interrupted_run_is_not_to_be_submitted(run: runs.Run) -> None:
+    run.report.status = "interrupted"
+    run.save()
+    assert (run.dir / "report.html").exists()
+    assert not (run.dir / "kcidb.json").exists()
+    run.report.status = "proven"
+    run.save()
+    assert (run.dir / "kcidb.json").exists()
+
+
 @pytest.mark.parametrize(
     ("view", "name"), [("junit", "junit.xml"), ("ktap", "results.ktap")]
 )

@@ -96,8 +96,9 @@ class Run:
         if over:
             again = f"; `{shlex.join([program(), 'html', str(self.dir)])}` tries again"
             self._draw(html.write, printed, "report.html", again)
-            # An unfinished run is not to be submitted.
-            self._draw(kcidb.write, printed, "kcidb.json")
+            if self.report.status != "interrupted":
+                # What is submitted is final.
+                self._draw(kcidb.write, printed, "kcidb.json")
 
     def _draw(
         self,
