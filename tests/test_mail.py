@@ -743,6 +743,12 @@ def test_v2_may_be_compared_with_an_mbox_that_was_sent(desk: Desk) -> None:
     assert "! 2: " in text.partition("Range-diff against v1:")[2]
 
 
+def test_a_first_version_has_no_previous_one(desk: Desk) -> None:
+    desk.prove()
+    with pytest.raises(KstallError, match="version 1 has no previous version"):
+        desk.export(previous=desk.root / "sent.mbox")
+
+
 def test_v2_keeps_the_change_id_if_its_first_patch_is_another_one(desk: Desk) -> None:
     desk.prove()
     first = _certified(desk)
@@ -1004,6 +1010,10 @@ def test_no_identity_is_one_error(
             "W.\n\nFixes: 0123 (x)\nLink: https://x.y/\nCc: a@b.c\nAssisted-by: LLM\nS",
         ),
         ("W.\n\nAssisted-by: LLM\nS", "W.\n\nAssisted-by: LLM\nS"),
+        (
+            "W.\n\nSigned-off-by: C <c@x.y>\n[me: mend a typo]",
+            "W.\n\nSigned-off-by: C <c@x.y>\n[me: mend a typo]\nS",
+        ),
         ("", "S"),
     ],
 )

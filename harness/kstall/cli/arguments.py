@@ -322,7 +322,10 @@ def _add_series(
         "series", nargs="*", help="default: every series that is to be sent"
     )
     thread.add_argument(
-        "--version", type=int, default=1, help="2 for v2, and so on (default: 1)"
+        "--version",
+        type=values.positive,
+        default=1,
+        help="2 for v2, and so on (default: 1)",
     )
     thread.add_argument("--rfc", action="store_true", help="request for comments")
     thread.add_argument(
@@ -543,7 +546,9 @@ def _add_check_thread(
         "thread", help="an mbox, a directory of mails, or a message-id for b4"
     )
     incoming.add_argument("--kernel", type=Path, help="as for validate")
-    incoming.add_argument("--version", type=int, help="default: the newest")
+    incoming.add_argument(
+        "--version", type=values.positive, help="default: the newest"
+    )
     incoming.add_argument(
         "--kconfig",
         type=Path,

@@ -402,6 +402,11 @@ class _Previous:
 def _previous(request: Export, series: Series, scratch: Path) -> _Previous | None:
     """The mails of the previous version, or None for the first."""
     if request.version == 1:
+        if request.previous is not None:
+            raise KstallError(
+                f"{request.previous}: version 1 has no previous version",
+                next="say which version this is, such as --version 2",
+            )
         return None
     version = request.version - 1
     default = request.out / "mail" / series.name / f"v{version}"

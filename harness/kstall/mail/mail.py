@@ -22,7 +22,8 @@ from .recipients import Recipient
 
 #: Bytes: the limit of majordomo, and the most that each kernel list surely accepts.
 LARGEST = 300_000
-_TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*")
+# A tag, or what somebody who passed the patch on says of a change.
+_TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*|\[[^]\s]+: .*\]")
 # Tags that others add after the author's sign-off.
 _LATER = re.compile(r"(?:Tested|Reviewed|Acked)-by: |Cc: |Link: ")
 _MBOX_FROM = re.compile(rb"(?m)^(>*From )")
