@@ -118,12 +118,20 @@ def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
             "--tls-cert: no effect without --on ADDRESS",
         ),
         (
+            ["--at-once=2", "--workers=2"],
+            "--at-once: no effect with workers, which have slots for guests",
+        ),
+        (
+            ["--seed=7", "--level=quick"],
+            "--seed: no effect at level quick, which compiles no patch by itself",
+        ),
+        (
             ["--workers=2", "--on=tcp://127.0.0.1:1"],
             "--workers is for this machine, and --on for others: choose one",
         ),
     ],
 )
-def test_options_of_workers_that_are_not_named(
+def test_options_without_an_effect(
     words: list[str],
     says: str,
     tmp_path: Path,

@@ -546,9 +546,7 @@ def _add_check_thread(
         "thread", help="an mbox, a directory of mails, or a message-id for b4"
     )
     incoming.add_argument("--kernel", type=Path, help="as for validate")
-    incoming.add_argument(
-        "--version", type=values.positive, help="default: the newest"
-    )
+    incoming.add_argument("--version", type=values.positive, help="default: the newest")
     incoming.add_argument(
         "--kconfig",
         type=Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -42,6 +43,7 @@ def do_validate(arguments: argparse.Namespace, console: Console) -> int:
     """Prove series, on one tree or several; the exit status of the worst verdict."""
     project = Project(arguments.project)
     columns = _columns(arguments, project)
+    _require_effects(arguments, columns)
     names = arguments.series or [name for column in columns for name in column.series]
     kernels = arguments.kernel or [None]
     request = Request(
@@ -69,6 +71,24 @@ def do_validate(arguments: argparse.Namespace, console: Console) -> int:
     console.print()
     matrixviews.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _require_effects(
+    arguments: argparse.Namespace, columns: Sequence[matrixfile.ColumnPlan]
+) -> None:
+    """Raise `KstallError` for options that would have no effect."""
+    levels = {column.level for column in columns} or {arguments.level}
+    if arguments.seed and levels == {"quick"}:
+        raise KstallError(
+            "--seed: no effect at level quick, which compiles no patch by itself",
+            next="choose --level full or deep, or leave it out",
+        )
+    helped = arguments.workers is not None or arguments.on is not None
+    if arguments.at_once is not None and helped:
+        raise KstallError(
+            "--at-once: no effect with workers, which have slots for guests",
+            next="leave it out; `kstall worker --nthreads N` sets their number",
+        )
 
 
 def _architecture(arguments: argparse.Namespace) -> Architecture:
