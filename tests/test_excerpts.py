@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from kstall.mail import excerpts, figures
 from kstall.mail.excerpts import Line, RunTrace
+from kstall.report.report import Environment, Report, SeriesReport, Stage
 
 
 def _line(head: str, name: str, body: str) -> Line:
@@ -81,3 +82,17 @@ def test_what_the_run_has_not_stays_and_is_reported() -> None:
 def test_figures_of_prose_and_not_of_samples() -> None:
     text = "It takes 1,234 ns, 12 times, on 7.3.4 with x86_64.\n  nap: nap_ns=99999\n"
     assert figures.in_prose(text) == ("1,234",)
+
+
+def test_digits_of_a_hash_show_nothing() -> None:
+    digest = "0a195b" * 8 + "0123456789abcdef"
+    stage = Stage(name="guest", status="pass", seconds=2.0, summary="286 records")
+    entry = SeriesReport(name="demo", title="t", digest=digest, stages=[stage])
+    text = "There were 286 records, in 195 turns.\n"
+    run = Report(
+        run="r1",
+        started="2026-01-01T00:00:00+00:00",
+        command=["kstall"],
+        environment=Environment(kstall="0", python="3", host="h", cpus=2),
+    )
+    assert figures.unfounded(text, run, entry) == ("195",)

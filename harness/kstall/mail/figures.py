@@ -12,6 +12,8 @@ _NUMBER = re.compile(
     r"(?<![\w.,=:/@+-])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?![\w/=:]|\.\d|,\d)"
 )
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
+#: Hashes, keys and build ids have digits, which count nothing.
+_HASH = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{12,}\b")
 #: Figures with fewer digits are mostly counts of things that the text names.
 _FIGURE = 3
 
@@ -36,7 +38,7 @@ def unfounded(text: str, report: Report, entry: SeriesReport) -> tuple[str, ...]
     numbers = {
         number.rstrip("0").rstrip(".") if "." in number else number
         for part in (entry, report.environment, *([report.tree] if report.tree else []))
-        for number in _DIGITS.findall(part.model_dump_json())
+        for number in _DIGITS.findall(_HASH.sub("", part.model_dump_json()))
     }
     return tuple(figure for figure in in_prose(text) if _plain(figure) not in numbers)
 
