@@ -281,8 +281,8 @@ class _A64:
         if page is None or not known(page + low):
             return text
         if insn.mnemonic == "add":
-            return self._number.sub(label(page + low), text)
-        return re.sub(r"\[[^]]*\]", f"[{label(page + low)}]", text)
+            return self._number.sub(lambda _: label(page + low), text)
+        return re.sub(r"\[[^]]*\]", lambda _: f"[{label(page + low)}]", text)
 
     def _low_half(self, insn: Any) -> tuple[int | None, int]:
         """The register and the offset that make an address, if ``insn`` has them."""

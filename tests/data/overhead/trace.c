@@ -1,28 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A subsystem with a tracepoint, as small as it gets, with the kernel's own layout of
- * static branches and tracepoints.  Without a macro it is the base; PATCHED adds the
- * event as it should be, and each other macro a fault; LOOP is none, and for both, as
- * is ONCE, a clock read before a loop, which EACH moves into it.
+ * A subsystem with a tracepoint, as small as it gets.  Without a macro it is the base;
+ * PATCHED adds the event as it should be, and each other macro a fault; LOOP is none,
+ * and for both, as is ONCE, a clock read before a loop, which EACH moves into it.
  */
-typedef unsigned long u64;
-
-#ifdef __x86_64__
-#define NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
-#define CALL "call "
-#else
-#define NOP "nop"
-#define CALL "bl "
-#endif
-
-struct tracepoint {
-	const char *name;
-	struct {
-		int enabled;
-		void *entries;
-	} key;
-	void *funcs;
-};
+#include "event.h"
 
 struct job {
 	u64 id;
@@ -70,26 +52,7 @@ typedef void (*btf_trace_job_wait)(void *data, struct job *job, u64 value);
 union { btf_trace_job_wait handler; } __bpf_trace_tp_map_job_wait;
 #endif
 
-struct tracepoint __tracepoint_job_wait = { .name = "job_wait" };
 struct trace_event_raw_job_wait record;
-
-static inline __attribute__((always_inline)) int enabled(void)
-{
-#ifdef BROKEN
-	return *(volatile int *)&__tracepoint_job_wait.key.enabled;
-#else
-	asm goto("1: " NOP "\n\t"
-		 ".pushsection __jump_table, \"aw\"\n\t"
-		 ".balign 8\n\t"
-		 ".long 1b - ., %l[yes] - .\n\t"
-		 ".quad %c0 - .\n\t"
-		 ".popsection"
-		 : : "i" (&__tracepoint_job_wait.key) : : yes);
-	return 0;
-yes:
-	return 1;
-#endif
-}
 
 static inline void trace_job_wait(struct job *job, u64 value)
 {

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Changes of a small function, and what the verdict on its paths while off is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall.base import process
+from kstall.cost import costs, footprint, gate
+from kstall.series import Series
+from test_footprint import DECLARATION, Machine, machine
+from test_gate import faults, series
+
+__all__ = ["machine", "series"]
+
+COMMON = """
+#include "event.h"
+struct job { u64 id, credits, slow, time; unsigned int count; };
+u64 ktime_get(void);
+void run(struct job *job);
+void fail(struct job *job);
+void finish(struct job *job);
+void __SCT__tp_func_job_wait(struct job *job, u64 value);
+
+static inline void trace_job_wait(struct job *job, u64 value)
+{
+	if (__builtin_expect(enabled(), 0))
+		__SCT__tp_func_job_wait(job, value);
+}
+
+/* As an event should be added. */
+#ifdef PATCHED
+#define EVENT(job) trace_job_wait(job, 0)
+#else
+#define EVENT(job) do { } while (0)
+#endif
+"""
+
+
+@pytest.fixture
+def sources(project_root: Path, tmp_path: Path) -> Path:
+    """An empty directory beside which the header of the event is found."""
+    header = project_root / "tests/data/overhead/event.h"
+    (tmp_path / "event.h").write_text(header.read_text())
+    return tmp_path
+
+
+def compare(sources: Path, machine: Machine, body: str, *flags: str) -> costs.Footprint:
+    """``body`` compiled without and with PATCHED, compared."""
+    source = sources / "sample.c"
+    source.write_text(COMMON + body)
+    objects = []
+    for macro in ("BASE", "PATCHED"):
+        objects.append(sources / f"{macro}.o")
+        process.run(
+            [
+                *(machine.arch.tool("gcc"), "-O2", "-c", "-fno-pic", "-w"),
+                *machine.flags,
+                *("-fno-asynchronous-unwind-tables", "-fno-tree-vectorize", *flags),
+                *(f"-D{macro}", "-o", objects[-1], source),
+            ]
+        )
+    return footprint.binaries("sample", objects[0], objects[1], DECLARATION)
+
+
+def wrong(series: Series, comparison: costs.Footprint) -> str:
+    """What the check of paths finds, a line each; "" if it passes."""
+    overhead = costs.Overhead(base_kernel="base", footprint=comparison)
+    checks = {check.name: check for check in gate.judge(series, overhead)}
+    return faults(checks["disabled_path_unchanged"])
+
+
+def test_a_string_may_begin_with_the_level_of_printk(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    comparison = compare(
+        sources,
+        machine,
+        r"""
+void log_it(const char *format, ...);
+int submit(struct job *job)
+{
+	run(job);
+	EVENT(job);
+	log_it("\0014job %d\n", job->count);
+	return 0;
+}
+""",
+    )
+    assert wrong(series, comparison) == ""
