@@ -11,7 +11,7 @@ from kstall.base import process
 from kstall.cost import costs, footprint, gate
 from kstall.series import Series
 from test_footprint import DECLARATION, Machine, machine
-from test_gate import faults, series
+from test_gate import exempting, faults, series
 
 __all__ = ["machine", "series"]
 
@@ -62,7 +62,7 @@ def compare(sources: Path, machine: Machine, body: str, *flags: str) -> costs.Fo
                 *(f"-D{macro}", "-o", objects[-1], source),
             ]
         )
-    return footprint.binaries("sample", objects[0], objects[1], DECLARATION)
+    return footprint.binaries("vmlinux", objects[0], objects[1], DECLARATION)
 
 
 def wrong(series: Series, comparison: costs.Footprint) -> str:
@@ -90,3 +90,76 @@ int submit(struct job *job)
 """,
     )
     assert wrong(series, comparison) == ""
+
+
+CHOOSES_DIFFERENTLY = """
+int submit(struct job *job)
+{
+#ifdef PATCHED
+	job->time = ktime_get();
+	if (job->slow <= 3) {
+#else
+	if (job->slow == 3) {
+#endif
+		for (unsigned int i = 0; i < job->count; i++)
+			run(job);
+		EVENT(job);
+		finish(job);
+		return 0;
+	}
+#ifndef PATCHED
+	job->time = ktime_get();
+#endif
+	while (job->id & 1)
+		fail(job);
+	return -1;
+}
+"""
+
+
+def test_paths_without_counterparts_are_no_proof(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    """What moved to all paths is not among what was not reached before."""
+    comparison = compare(sources, machine, CHOOSES_DIFFERENTLY)
+    (paths,) = comparison.paths
+    assert (paths.proven, paths.clock_reads) == (False, [])
+    assert "submit: every path has its counterpart" in wrong(series, comparison)
+    argued = exempting(series, function="submit", instructions=2)
+    assert wrong(argued, comparison) == ""
+    called = exempting(series, function="submit", calls=["ktime_get"])
+    assert "every path has its counterpart" in wrong(called, comparison)
+
+
+def test_a_function_may_be_long(
+    monkeypatch: pytest.MonkeyPatch, series: Series, sources: Path, machine: Machine
+) -> None:
+    """Too long for each path to be compared, but all of it is walked."""
+    monkeypatch.setattr("kstall.cost.paths._LIMIT", 30)
+    choices = "".join(f"\tif (*count & {bit}) *seen = {bit};\n" for bit in range(40))
+    body = f"""
+int submit(struct job *job)
+{{
+	volatile u64 *seen = &job->time;
+	volatile unsigned int *count = &job->count;
+{choices}
+#ifdef PATCHED
+	*seen = ktime_get();
+#endif
+	EVENT(job);
+	run(job);
+}}
+"""
+    comparison = compare(sources, machine, body)
+    found = wrong(series, comparison)
+    assert "submit: every path has its counterpart" in found
+    assert "submit: reads a clock while off" in found
+    assert comparison.limits == []
+
+
+def test_what_is_not_walked_is_said(
+    monkeypatch: pytest.MonkeyPatch, sources: Path, machine: Machine
+) -> None:
+    monkeypatch.setattr("kstall.cost.paths._REACHED", 3)
+    comparison = compare(sources, machine, CHOOSES_DIFFERENTLY)
+    assert comparison.limits == ["submit+0x0 is too long: not all of it was walked"]

@@ -194,6 +194,10 @@ class _Pair:
                 footprint.same_paths += 1
             else:
                 footprint.paths.append(paths)
+        footprint.limits = [
+            f"{_where(self.patched.binary, at)} is too long: not all of it was walked"
+            for at in sorted(self._comparer.unfinished | self._walk.unfinished)
+        ]
         return footprint
 
     def _changed(self) -> Iterator[Key]:

@@ -243,8 +243,16 @@ def _judge_path(
     )
     calls = _undeclared_calls(path, exempt)
     verdict.equal(f"{name}: calls while off", few(calls, _SHOWN), "none")
-    how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
+    # Otherwise what is added is known as a set only, and what moves to a path that
+    # runs more often is not in it.
+    places = f"different choices at {few(path.unproven, _SHOWN)}"
+    verdict.true(
+        f"{name}: every path has its counterpart",
+        path.proven or limit > 0,
+        places if path.unproven else "" if path.proven else "too many choices",
+    )
+    how = "more on a path" if path.proven else "that were not reached before"
     verdict.at_most(f"{name}: instructions {how} while off", path.cost, limit)
     if path.longer_loop is not None:
         # An exemption counts a loop once, and so argues for its further rounds as well.

@@ -25,7 +25,9 @@ _DEPTH = 6
 # Further choices of one side that are skipped to find where both sides meet again.
 _EXTRA = 3
 _EXTRAS = 12
+# Stretches that are held against each other, and those that are only listed.
 _LIMIT = 3000
+_REACHED = 30000
 _ENDS = ("return", "tail", "indirect", "stop")
 _MIRRORED = {"b": "be", "be": "b", "l": "le", "le": "l"}
 
@@ -63,6 +65,8 @@ class Walk:
     def __init__(self, side: CodeSide) -> None:
         self.side = side
         self._known: dict[State, BasicBlock] = {}
+        #: Where walks began that were too long to be finished.
+        self.unfinished: set[int] = set()
 
     def at(self, state: State) -> BasicBlock:
         """The stretch that begins at ``state``: an address, and where to return to."""
@@ -71,14 +75,17 @@ class Walk:
         return self._known[state]
 
     def reach(self, start: State) -> dict[State, BasicBlock]:
-        """All stretches that can be reached from ``start``."""
+        """The stretches that can be reached from ``start``; all, or so many that the
+        walk is left unfinished."""
         stretches: dict[State, BasicBlock] = {}
         waiting = [start]
-        while waiting and len(stretches) < _LIMIT:
+        while waiting and len(stretches) < _REACHED:
             state = waiting.pop()
             if state not in stretches:
                 stretches[state] = self.at(state)
                 waiting.extend(stretches[state].next)
+        if waiting:
+            self.unfinished.add(start[0])
         return stretches
 
     def _walk(self, state: State) -> BasicBlock:
@@ -224,6 +231,11 @@ class Comparer:
         self._base = Walk(base)
         self._patched = Walk(patched)
         self._met: dict[tuple[State, State, int], bool] = {}
+
+    @property
+    def unfinished(self) -> set[int]:
+        """The addresses of patched functions of which not all was walked."""
+        return self._patched.unfinished
 
     def compare(self, base: int, patched: int) -> PathsCompared:
         """Compare the function at ``patched`` with the one at ``base``."""
