@@ -163,3 +163,43 @@ def test_what_is_not_walked_is_said(
     monkeypatch.setattr("kstall.cost.paths._REACHED", 3)
     comparison = compare(sources, machine, CHOOSES_DIFFERENTLY)
     assert comparison.limits == ["submit+0x0 is too long: not all of it was walked"]
+
+
+def test_what_follows_a_call_that_never_returns_is_another_function(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    """The compiler finds out which do not; the patches change only what follows."""
+    comparison = compare(
+        sources,
+        machine,
+        """
+static __attribute__((noinline)) void dead(struct job *job)
+{
+	fail(job);
+	for (;;)
+		run(job);
+}
+
+int submit(struct job *job)
+{
+	run(job);
+	EVENT(job);
+	if (job->slow)
+		dead(job);
+	finish(job);
+	return 0;
+}
+
+int after(struct job *job)
+{
+#ifdef PATCHED
+	job->time = ktime_get();
+#endif
+	run(job);
+	return 3;
+}
+""",
+    )
+    found = wrong(series, comparison)
+    assert "after: reads a clock while off" in found
+    assert "submit: " not in found

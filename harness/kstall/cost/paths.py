@@ -100,6 +100,7 @@ class Walk:
             if instruction is None:
                 return BasicBlock(tuple(passed), tuple(nops), "stop")
             passed.append(instruction)
+            falls = False
             if instruction.kind == "key":
                 branch = self.side.code.branches[at]
                 if branch.event not in self.side.off:
@@ -109,7 +110,7 @@ class Walk:
                         tuple(passed), tuple(nops), "key", end, "", states
                     )
                 nops.append(at)
-                at = instruction.end
+                at, falls = instruction.end, True
             elif instruction.kind == "jump" and instruction.target is not None:
                 at = instruction.target
             elif instruction.kind == "branch" and instruction.target is not None:
@@ -135,14 +136,27 @@ class Walk:
                 at, stack = inside
             elif instruction.kind == "return" and stack:
                 at, stack = stack[-1], stack[:-1]
+                falls = True
             elif instruction.kind in _ENDS:
                 callee = instruction.callee if instruction.kind == "tail" else ""
                 return BasicBlock(tuple(passed), tuple(nops), instruction.kind, callee)
             else:
-                at = instruction.end
+                at, falls = instruction.end, True
+            if falls and self._is_behind(at):
+                return BasicBlock(tuple(passed), tuple(nops), "stop")
             if instruction.flags and instruction.kind == "plain":
                 setter = instruction.shape
         return BasicBlock(tuple(passed), tuple(nops), "loop")
+
+    def _is_behind(self, at: int) -> bool:
+        """Whether a function ends at ``at``: compilers find out which calls never
+        return, and what follows is then another function, or padding."""
+        function = self.side.code.binary.function_at(at - 1)
+        return (
+            function is not None
+            and function.size > 0
+            and at >= function.address + function.size
+        )
 
     def _inlined(
         self, instruction: Instruction, stack: tuple[int, ...]
