@@ -203,3 +203,41 @@ int after(struct job *job)
     found = wrong(series, comparison)
     assert "after: reads a clock while off" in found
     assert "submit: " not in found
+
+
+COLD = """
+void __attribute__((cold)) warn_about(struct job *job);
+
+int submit(struct job *job)
+{
+	run(job);
+	EVENT(job);
+	if (job->slow) {
+		warn_about(job);
+#ifdef MORE
+		*(volatile u64 *)&job->time = 1;
+#endif
+		job->credits = 0;
+	}
+	finish(job);
+	return job->count;
+}
+"""
+
+
+def test_the_cold_part_of_a_global_function_leads_back_to_it(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    comparison = compare(sources, machine, COLD, "-freorder-blocks-and-partition")
+    assert {size.part for size in comparison.functions} == {"code"}
+    assert wrong(series, comparison) == ""
+    assert comparison.paths[0].proven
+
+
+def test_a_change_in_the_cold_part_only_is_compared(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    body = COLD.replace("EVENT(job);", "").replace("MORE", "PATCHED")
+    comparison = compare(sources, machine, body, "-freorder-blocks-and-partition")
+    assert {size.part for size in comparison.functions} == {"cold"}
+    assert "submit: instructions more on a path" in wrong(series, comparison)

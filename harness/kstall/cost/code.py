@@ -166,10 +166,13 @@ class Code:
             # A cold part that has no symbol.
             section = self.binary.section_at(target)
             return section is not None and section.code
-        return first is second or (
-            _parent_name(first.name) == _parent_name(second.name)
-            and first.file == second.file
-        )
+        if first is second:
+            return True
+        if _parent_name(first.name) != _parent_name(second.name):
+            return False
+        # The cold part of a global function is local, so it alone has a file.
+        split = (".cold" in first.name) != (".cold" in second.name)
+        return first.file == second.file or (split and not (first.file and second.file))
 
     def _decode(self, address: int) -> Instruction | None:
         insn = self._raw(address)

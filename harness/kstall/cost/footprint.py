@@ -209,13 +209,13 @@ class _Pair:
             for key, function in self._ours.items()
             if key in self._theirs
         }
+        ours, theirs = _cold_parts(self._ours), _cold_parts(self._theirs)
         for key, unchanged in unmoved.items():
-            file, name, number = key
-            if ".cold" in name or _part(self._ours[key]) == "event":
+            if ".cold" in key[1] or _part(self._ours[key]) == "event":
                 continue
-            cold = (file, f"{name}.cold", number)
-            apart = (cold in self._ours) != (cold in self._theirs)
-            if not unchanged or apart or not unmoved.get(cold, True):
+            cold = ours.get(key)
+            apart = cold != theirs.get(key)
+            if not unchanged or apart or not (cold is None or unmoved[cold]):
                 yield key
 
     # -- sites -------------------------------------------------------------------------
@@ -427,6 +427,21 @@ def _by_key(binary: Binary) -> dict[Key, Function]:
             number += 1
         functions[key] = function
     return functions
+
+
+def _cold_parts(functions: Mapping[Key, Function]) -> dict[Key, Key]:
+    """The cold part of each function that has one.
+
+    That of a global function is local, so it alone has a file.
+    """
+    parts = {}
+    for key in functions:
+        file, name, number = key
+        if name.endswith(".cold"):
+            parent = name.removesuffix(".cold")
+            local = (file, parent, number)
+            parts[local if local in functions else ("", parent, 0)] = key
+    return parts
 
 
 def _rejoin(ours: dict[Key, Function], theirs: dict[Key, Function]) -> None:
