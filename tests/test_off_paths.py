@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall.base import process
+from kstall.base import arch, process
 from kstall.cost import costs, footprint, gate
 from kstall.series import Series
 from test_footprint import DECLARATION, Machine, machine
@@ -241,3 +241,53 @@ def test_a_change_in_the_cold_part_only_is_compared(
     comparison = compare(sources, machine, body, "-freorder-blocks-and-partition")
     assert {size.part for size in comparison.functions} == {"cold"}
     assert "submit: instructions more on a path" in wrong(series, comparison)
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_nops_that_align_a_loop_are_no_work(
+    series: Series, sources: Path, machine: Machine, before: int
+) -> None:
+    """How many there are depends on what is ``before``, such as the NOP of a site."""
+    stores = "".join(f"\t*(volatile u64 *)&job->id = {at};\n" for at in range(before))
+    body = f"""
+int submit(struct job *job)
+{{
+	run(job);
+	EVENT(job);
+{stores}
+	for (unsigned int i = 0; i < job->count; i++)
+		fail(job);
+	finish(job);
+	return 0;
+}}
+"""
+    aligned = [] if machine.arch is arch.ARM64 else ["-falign-loops=16"]
+    assert wrong(series, compare(sources, machine, body, *aligned)) == ""
+
+
+@pytest.mark.parametrize(("replaced", "more"), [(0, 0), (1, 1)])
+def test_nops_that_are_replaced_at_boot_are_work(
+    sources: Path, machine: Machine, replaced: int, more: int
+) -> None:
+    flags = ".hword 0" if machine.arch is arch.ARM64 else ".long 0"
+    table = f"""
+".pushsection .altinstructions, \\"a\\"\\n"
+".long 1b - ., 1b - .\\n"
+"{flags}\\n"
+".byte 2b - 1b, 2b - 1b\\n"
+".popsection\\n"
+"""
+    body = f"""
+int submit(struct job *job)
+{{
+	run(job);
+#ifdef PATCHED
+	asm volatile("1: nop\\n2:\\n" {table if replaced else ""});
+#endif
+	EVENT(job);
+	finish(job);
+	return 0;
+}}
+"""
+    comparison = compare(sources, machine, body)
+    assert [paths.cost for paths in comparison.paths] == [more]

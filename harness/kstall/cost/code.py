@@ -61,7 +61,7 @@ class Instruction:
     ``condition`` is a branch's, of each two opposites always the same one; ``holds``
     says whether it is the branch's own, and ``flagged`` whether flags decide that an
     instruction with ``flags`` has set before.  ``target`` is where a jump, a call or an
-    enabled static key leads.
+    enabled static key leads.  ``padding`` is a NOP that aligns what follows.
     """
 
     address: int
@@ -76,6 +76,7 @@ class Instruction:
     flagged: bool = True
     flags: bool = False
     callee: str = ""
+    padding: bool = False
 
     @property
     def end(self) -> int:
@@ -131,6 +132,18 @@ class Code:
             start + number * shape.size + entry[0]
             for number, entry in enumerate(_entries(shape, data))
             if entry[-1] & _WARNING
+        )
+
+    @functools.cached_property
+    def _replaced(self) -> frozenset[int]:
+        """The addresses of code for which a processor may get other code at boot."""
+        start, data = self.binary.table(".altinstructions")
+        shape = self.isa.alternative
+        return frozenset(
+            at
+            for number, entry in enumerate(_entries(shape, data))
+            for first in [start + number * shape.size + entry[0]]
+            for at in range(first, first + entry[-2])
         )
 
     def at(self, address: int) -> Instruction | None:
@@ -196,6 +209,7 @@ class Code:
             step.flagged,
             self.isa.sets_flags(insn),
             callee,
+            kind == "plain" and self.isa.is_nop(insn) and address not in self._replaced,
         )
 
     def _raw(self, address: int) -> Any:

@@ -50,11 +50,13 @@ class Step:
 class Isa(Protocol):
     """An instruction set: ``nops`` are what a disabled static branch is, ``longest`` an
     instruction's bytes at most, ``bug`` an entry of the table of BUG() and WARN() with
-    its flags last."""
+    its flags last, ``alternative`` one of code that is replaced at boot, of which the
+    last but one says how many bytes."""
 
     nops: tuple[bytes, ...]
     longest: int
     bug: struct.Struct
+    alternative: struct.Struct
 
     def decoder(self) -> Any:
         """A disassembler that gives details."""
@@ -64,6 +66,9 @@ class Isa(Protocol):
 
     def sets_flags(self, insn: Any) -> bool:
         """Whether a later branch may depend on the flags that it sets."""
+
+    def is_nop(self, insn: Any) -> bool:
+        """Whether it does nothing, whatever its length."""
 
     def shown(
         self,
@@ -93,6 +98,7 @@ class _X86:
     longest = 15
     # struct bug_entry with CONFIG_DEBUG_BUGVERBOSE, as kconfigs/base.config has it.
     bug = struct.Struct("<iiiHH")
+    alternative = struct.Struct("<iiIBB")
     _kernel = 0xFFFFFFFF80000000
     _names: ClassVar = {
         "q": r"r(?:ax|bx|cx|dx|si|di|bp|8|9|1[0-5])",
@@ -149,6 +155,9 @@ class _X86:
     def sets_flags(self, insn: Any) -> bool:
         return bool(insn.eflags)
 
+    def is_nop(self, insn: Any) -> bool:
+        return bool(insn.id == x86.X86_INS_NOP)
+
     def shown(
         self,
         insn: Any,
@@ -190,6 +199,7 @@ class _A64:
     longest = 4
     # Without a format, which x86 has between the first two.
     bug = struct.Struct("<iiHH")
+    alternative = struct.Struct("<iiHBB")
     _register = re.compile(r"\b(?P<size>[xw])(?:[12]?\d|30)\b")
     # The frame pointer points into the frame as well.
     _on_stack = re.compile(r"\[(?:sp|x29)(?:, #-?\w+)?\]")
@@ -259,6 +269,9 @@ class _A64:
 
     def sets_flags(self, insn: Any) -> bool:
         return bool(insn.update_flags) or insn.mnemonic in self._compare
+
+    def is_nop(self, insn: Any) -> bool:
+        return bool(insn.mnemonic == "nop")
 
     def shown(
         self,

@@ -192,7 +192,8 @@ class PathsCompared:
     """Two versions of a function while the new events are off.
 
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
-    instructions that a path has more than its counterpart, without the NOPs of sites;
+    instructions that a path has more than its counterpart, without the NOPs of sites
+    and those that align code;
     ``work`` is ``most`` without unconditional jumps, which are a matter of layout.
     If a loop has more of them each time round, ``most_loop`` or ``work_loop`` is where,
     and the loop is counted once.
@@ -397,10 +398,11 @@ def _pairs(
 
 
 def _without(stretch: BasicBlock) -> tuple[Instruction, ...]:
+    """The instructions without the NOPs of sites, and those that move with anything."""
     return tuple(
         instruction
         for instruction in stretch.instructions
-        if instruction.address not in stretch.nops
+        if instruction.address not in stretch.nops and not instruction.padding
     )
 
 
@@ -456,8 +458,7 @@ def _places(stretches: dict[State, BasicBlock]) -> dict[int, Instruction]:
     return {
         instruction.address: instruction
         for stretch in stretches.values()
-        for instruction in stretch.instructions
-        if instruction.address not in stretch.nops
+        for instruction in _without(stretch)
     }
 
 
