@@ -291,3 +291,66 @@ int submit(struct job *job)
 """
     comparison = compare(sources, machine, body)
     assert [paths.cost for paths in comparison.paths] == [more]
+
+
+def switch(in_case: str, after: str) -> str:
+    """A function with so many cases that compilers make a table of them."""
+    cases = "".join(
+        f"case {at}: {in_case if at == 5 else ''} job->time = f{at}(job); break;\n"
+        for at in range(24)
+    )
+    declared = "".join(f"u64 f{at}(struct job *job);\n" for at in range(24))
+    return f"""
+{declared}
+int submit(struct job *job)
+{{
+	run(job);
+	switch (job->slow) {{
+{cases}
+	default:
+		run(job);
+	}}
+	{after}
+	finish(job);
+	return 0;
+}}
+"""
+
+
+CLOCK = """
+#ifdef PATCHED
+	job->time = ktime_get();
+#endif
+"""
+
+
+def test_paths_go_on_behind_a_jump_by_a_table(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    comparison = compare(sources, machine, switch("", "EVENT(job);"))
+    assert wrong(series, comparison) == ""
+    comparison = compare(sources, machine, switch(f"\n{CLOCK}", "EVENT(job);"))
+    assert "submit: reads a clock while off" in wrong(series, comparison)
+
+
+def test_where_a_jump_s_table_is_not_known_code_is_compared_as_a_set(
+    monkeypatch: pytest.MonkeyPatch, series: Series, sources: Path, machine: Machine
+) -> None:
+    monkeypatch.setattr("kstall.cost.code.Code.cases", lambda *_: ())
+    comparison = compare(sources, machine, switch("", "EVENT(job);"))
+    assert wrong(series, comparison) == ""
+    comparison = compare(sources, machine, switch(f"\n{CLOCK}", "EVENT(job);"))
+    assert "submit: every path has its counterpart" in wrong(series, comparison)
+    assert "submit: reads a clock while off" in wrong(series, comparison)
+
+
+def test_a_site_in_a_case_is_seen_to_be_out_of_line(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    if machine.arch is not arch.X86_64:
+        pytest.skip("tables are only read for x86-64")
+    comparison = compare(sources, machine, switch("EVENT(job);", ""))
+    assert wrong(series, comparison) == ""
+    (site,) = comparison.sites
+    assert site.out_of_line
+    assert [paths.nops for paths in comparison.paths] == [1]

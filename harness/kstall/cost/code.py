@@ -61,7 +61,8 @@ class Instruction:
     ``condition`` is a branch's, of each two opposites always the same one; ``holds``
     says whether it is the branch's own, and ``flagged`` whether flags decide that an
     instruction with ``flags`` has set before.  ``target`` is where a jump, a call or an
-    enabled static key leads.  ``padding`` is a NOP that aligns what follows.
+    enabled static key leads; ``table`` is where a jump takes its target from, and
+    ``padding`` a NOP that aligns what follows.
     """
 
     address: int
@@ -77,6 +78,7 @@ class Instruction:
     flags: bool = False
     callee: str = ""
     padding: bool = False
+    table: int | None = None
 
     @property
     def end(self) -> int:
@@ -162,6 +164,25 @@ class Code:
             yield instruction
             at = instruction.end
 
+    def cases(self, jump: Instruction) -> tuple[int, ...]:
+        """The places in its function that ``jump`` leads to by its table, in the order
+        of the table; empty if none is known."""
+        function = self.binary.function_at(jump.address)
+        if jump.table is None or function is None:
+            return ()
+        # A table ends where the next one of the function begins, or something else.
+        others = {instruction.table for instruction in self.listing(function)}
+        places: list[int] = []
+        at = jump.table
+        while at == jump.table or at not in others:
+            place = int.from_bytes(self.binary.read(at, 8), "little")
+            inside = self.binary.function_at(place) is not None
+            if not inside or not self.same_function(jump.address, place):
+                break
+            places.append(place)
+            at += 8
+        return tuple(places)
+
     def is_nop(self, address: int) -> int:
         """The length of the NOP that a disabled static branch is, or 0."""
         for nop in self.isa.nops:
@@ -210,6 +231,7 @@ class Code:
             self.isa.sets_flags(insn),
             callee,
             kind == "plain" and self.isa.is_nop(insn) and address not in self._replaced,
+            step.table,
         )
 
     def _raw(self, address: int) -> Any:
@@ -255,6 +277,8 @@ class Code:
     def _form(self, insn: Any, kind: Kind, callee: str, label: Label) -> str:
         if kind == "branch":
             return "jcc"
+        if kind == "indirect" and self.isa.step(insn).table is not None:
+            return "jmp table"
         if kind in ("key", "jump"):
             return "jmp" if kind == "jump" else "static branch"
         if callee:

@@ -37,7 +37,7 @@ class Step:
 
     ``condition`` is a branch's, of each two opposites always the same one, as x86 calls
     it; ``holds`` says whether it is the branch's own, and ``flagged`` whether flags
-    decide.
+    decide.  ``table`` is where an indirect jump takes one of several addresses from.
     """
 
     flow: Flow
@@ -45,6 +45,7 @@ class Step:
     condition: str = ""
     holds: bool = True
     flagged: bool = True
+    table: int | None = None
 
 
 class Isa(Protocol):
@@ -141,7 +142,7 @@ class _X86:
             return Step("call", target)
         if insn.group(capstone.CS_GRP_JUMP):
             if target is None:
-                return Step("indirect")
+                return Step("indirect", table=self._table(insn.operands[0]))
             if insn.id == x86.X86_INS_JMP:
                 return Step("jump", target)
             condition = insn.mnemonic.removeprefix("j")
@@ -151,6 +152,15 @@ class _X86:
         if insn.id == x86.X86_INS_UD2:
             return Step("trap")
         return Step("stop" if insn.id == x86.X86_INS_INT3 else "plain")
+
+    def _table(self, operand: Any) -> int | None:
+        """The table of addresses that a jump takes its target from, as of a switch."""
+        if operand.type != x86.X86_OP_MEM:
+            return None
+        place = operand.mem
+        if place.base or not place.index or place.scale != 8:
+            return None
+        return int(place.disp & _MASK)
 
     def sets_flags(self, insn: Any) -> bool:
         return bool(insn.eflags)

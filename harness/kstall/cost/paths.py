@@ -92,7 +92,7 @@ class Walk:
         at, stack = state
         passed: list[Instruction] = []
         nops: list[int] = []
-        seen: set[tuple[int, tuple[int, ...]]] = set()
+        seen: set[State] = set()
         setter = ""
         while (at, stack) not in seen:
             seen.add((at, stack))
@@ -100,36 +100,12 @@ class Walk:
             if instruction is None:
                 return BasicBlock(tuple(passed), tuple(nops), "stop")
             passed.append(instruction)
+            choice = self._choice(instruction, stack, setter)
+            if choice is not None:
+                return BasicBlock(tuple(passed), tuple(nops), *choice)
             falls = False
-            if instruction.kind == "key":
-                branch = self.side.code.branches[at]
-                if branch.event not in self.side.off:
-                    states = ((instruction.end, stack), (branch.target, stack))
-                    end = f"{branch.key}+{branch.offset}"
-                    return BasicBlock(
-                        tuple(passed), tuple(nops), "key", end, "", states
-                    )
-                nops.append(at)
-                at, falls = instruction.end, True
-            elif instruction.kind == "jump" and instruction.target is not None:
+            if instruction.kind == "jump" and instruction.target is not None:
                 at = instruction.target
-            elif instruction.kind == "branch" and instruction.target is not None:
-                taken, fallthrough = (
-                    (instruction.target, stack),
-                    (instruction.end, stack),
-                )
-                states = (
-                    (taken, fallthrough) if instruction.holds else (fallthrough, taken)
-                )
-                decider = setter if instruction.flagged else ""
-                return BasicBlock(
-                    tuple(passed),
-                    tuple(nops),
-                    "branch",
-                    instruction.condition,
-                    decider,
-                    states,
-                )
             elif instruction.kind in ("call", "tail") and (
                 inside := self._inlined(instruction, stack)
             ):
@@ -141,12 +117,78 @@ class Walk:
                 callee = instruction.callee if instruction.kind == "tail" else ""
                 return BasicBlock(tuple(passed), tuple(nops), instruction.kind, callee)
             else:
+                if instruction.kind == "key":
+                    nops.append(at)
                 at, falls = instruction.end, True
             if falls and self._is_behind(at):
                 return BasicBlock(tuple(passed), tuple(nops), "stop")
             if instruction.flags and instruction.kind == "plain":
                 setter = instruction.shape
         return BasicBlock(tuple(passed), tuple(nops), "loop")
+
+    def _choice(
+        self, instruction: Instruction, stack: tuple[int, ...], setter: str
+    ) -> tuple[str, str, str, tuple[State, ...]] | None:
+        """The end of a stretch whose last is ``instruction``, its condition, what set
+        the flags, and the states it leads to; None if it leads to one place only."""
+        if instruction.kind == "key":
+            branch = self.side.code.branches[instruction.address]
+            if branch.event in self.side.off:
+                return None
+            places: tuple[int, ...] = (instruction.end, branch.target)
+            end = ("key", f"{branch.key}+{branch.offset}", "")
+        elif instruction.kind == "branch" and instruction.target is not None:
+            taken, fallthrough = instruction.target, instruction.end
+            places = (taken, fallthrough) if instruction.holds else (fallthrough, taken)
+            decider = setter if instruction.flagged else ""
+            end = ("branch", instruction.condition, decider)
+        elif cases := self.side.code.cases(instruction):
+            places = cases
+            end = ("table", f"{len(cases)} cases", "")
+        else:
+            return None
+        return (*end, tuple((place, stack) for place in places))
+
+    def unseen(self, start: int) -> tuple[Instruction, ...]:
+        """The code of the function at ``start`` that no path was seen to reach, without
+        that of events; empty if all paths can be followed."""
+        stretches = self.reach((start, ())).values()
+        function = self.side.code.binary.function_at(start)
+        if function is None or all(part.end != "indirect" for part in stretches):
+            return ()
+        seen = {
+            instruction.address
+            for stretch in stretches
+            for instruction in stretch.instructions
+        }
+        listing = list(self.side.code.listing(function))
+        for instruction in listing:
+            branch = self.side.code.branches.get(instruction.address)
+            if branch is not None and branch.event in self.side.off:
+                seen |= set(self._from(branch.target, seen))
+        return tuple(
+            instruction
+            for instruction in listing
+            if instruction.address not in seen
+            and instruction.kind not in ("jump", "key")
+            and not instruction.padding
+        )
+
+    def _from(self, start: int, seen: set[int]) -> Iterator[int]:
+        """What is reached from ``start`` before anything that was ``seen``."""
+        waiting, known = [start], set(seen)
+        while waiting:
+            at = waiting.pop()
+            if at in known:
+                continue
+            stretch = self.at((at, ()))
+            for instruction in stretch.instructions:
+                if instruction.address in known:
+                    break
+                known.add(instruction.address)
+                yield instruction.address
+            else:
+                waiting.extend(state[0] for state in stretch.next)
 
     def _is_behind(self, at: int) -> bool:
         """Whether a function ends at ``at``: compilers find out which calls never
@@ -281,6 +323,8 @@ class Comparer:
             for node, match in matches.items()
             if not match.matched
         )
+        unseen = self._unseen(start)
+        unmatched += tuple((base, part.address) for part in unseen[:1])
         most, most_loop = _longest(matches, start, lambda match: match.net)
         work, work_loop = _longest(matches, start, _work)
         fewer, _ = _longest(matches, start, lambda match: -match.net)
@@ -297,8 +341,21 @@ class Comparer:
             ),
             differences=differences,
             unmatched=unmatched,
-            added=self._added(start),
+            added=(*self._added(start), *unseen),
         )
+
+    def _unseen(self, start: _Node) -> tuple[Instruction, ...]:
+        """What is added to code that no path was seen to reach, as behind a jump to an
+        address that is computed."""
+        base, patched = (
+            self._base.unseen(start.base[0]),
+            self._patched.unseen(start.patched[0]),
+        )
+        ours, theirs = (
+            Counter(instruction.form for instruction in part)
+            for part in (patched, base)
+        )
+        return _those(patched, ours - theirs)
 
     def _added(self, start: _Node) -> tuple[Instruction, ...]:
         """What can be reached on the patched side only, each place once."""
@@ -315,7 +372,7 @@ class Comparer:
             if pairs is not None and (
                 strict or all(self._meets(*pair, 1) for pair in pairs)
             ):
-                nodes = tuple(_Node(*pair) for pair in pairs)
+                nodes = tuple(_Node(*pair) for pair in dict.fromkeys(pairs))
                 return _compared(node, base, patched, nodes, True)
             if strict:
                 nodes = self._skip(node, base, patched)
