@@ -354,3 +354,104 @@ def test_a_site_in_a_case_is_seen_to_be_out_of_line(
     (site,) = comparison.sites
     assert site.out_of_line
     assert [paths.nops for paths in comparison.paths] == [1]
+
+
+OPERATIONS = """
+struct operations { int (*submit)(struct job *job); };
+static int NAME(struct job *job)
+{
+	run(job);
+	EVENT(job);
+	finish(job);
+	return 0;
+}
+const struct operations operations = { .submit = NAME };
+"""
+
+
+def test_a_callback_has_nothing_to_be_compared_with(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    renamed = f"""
+#ifdef PATCHED
+#define NAME job_submit
+#else
+#define NAME submit
+#endif
+{OPERATIONS}
+"""
+    comparison = compare(sources, machine, renamed)
+    assert [new.name for new in comparison.new] == ["job_submit"]
+    assert "new function job_submit() [vmlinux]" in wrong(series, comparison)
+    assert wrong(exempting(series, function="job_submit"), comparison) == ""
+    kept = compare(sources, machine, "#define NAME submit\n" + OPERATIONS)
+    assert (kept.new, wrong(series, kept)) == ([], "")
+
+
+def test_what_only_events_and_compared_functions_call_is_no_callback(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    comparison = compare(
+        sources,
+        machine,
+        """
+#ifdef PATCHED
+static __attribute__((noinline)) u64 inner(struct job *job)
+{
+	run(job);
+	return job->slow;
+}
+
+static __attribute__((noinline)) u64 value(struct job *job)
+{
+	run(job);
+	return inner(job) + 1;
+}
+
+static __attribute__((noinline)) void start(struct job *job)
+{
+	run(job);
+}
+#else
+#define start run
+#endif
+
+int submit(struct job *job)
+{
+	start(job);
+#ifdef PATCHED
+	if (__builtin_expect(enabled(), 0))
+		__SCT__tp_func_job_wait(job, value(job));
+#endif
+	finish(job);
+	return 0;
+}
+""",
+    )
+    assert comparison.new == []
+
+
+def test_an_exemption_may_name_a_module(series: Series) -> None:
+    new = [
+        costs.NewFunction(binary="test-hmm", name=name, size=64)
+        for name in ("begin", "")
+    ]
+    comparison = costs.Footprint(new=new)
+    assert "new function begin() [test-hmm]" in wrong(series, comparison)
+    assert "new module [test-hmm]" in wrong(series, comparison)
+    assert wrong(exempting(series, function="test_hmm"), comparison) == ""
+
+
+def test_tests_are_no_callbacks(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    body = f"""
+#ifdef PATCHED
+#define NAME job_submit
+#else
+#define NAME submit
+#endif
+{OPERATIONS}
+__attribute__((used, section(".kunit_test_suites"))) int suites;
+"""
+    assert compare(sources, machine, body).new == []

@@ -122,6 +122,15 @@ class FunctionPaths(Model):
         return self.most if self.hot else self.work
 
 
+class NewFunction(Model):
+    """A function of the patched kernel only that is called by pointer, so that nothing
+    of the base can be compared with it; or a module of the patched kernel only."""
+
+    binary: str = Field(description="vmlinux, a module's name, or an object's path")
+    name: str = Field(description="empty: all of the module is new")
+    size: int = Field(description="in bytes")
+
+
 class StructChange(Model):
     """A struct that changed, or that is new; sizes in bytes."""
 
@@ -174,6 +183,7 @@ class Footprint(Model):
     unchanged: int = Field(
         default=0, description="functions that did not change but for addresses"
     )
+    new: list[NewFunction] = []
     structs: list[StructChange] = []
     prototypes: list[Prototype] = []
     same_prototypes: int = Field(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..base import cache, process, sources
 from ..build import Kernel
-from . import costs, elf, structs
+from . import costs, elf, newcode, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
@@ -77,6 +77,10 @@ def compare(base: Kernel, patched: Kernel, declaration: Declaration) -> costs.Fo
         if ours is None or theirs is None:
             side = "patched" if ours is None else "base"
             footprint.limits.append(f"{name} is only in the {side} kernel")
+            if theirs is not None and not newcode.is_test(elf.load(theirs)):
+                size = theirs.stat().st_size
+                whole = costs.NewFunction(binary=name, name="", size=size)
+                footprint.new.append(whole)
             continue
         common.append((name, ours, theirs))
         if ours.read_bytes() != theirs.read_bytes():
@@ -129,6 +133,7 @@ def add(footprint: costs.Footprint, part: costs.Footprint) -> None:
     footprint.functions += part.functions
     footprint.sections += part.sections
     footprint.paths += part.paths
+    footprint.new += part.new
     footprint.same_paths += part.same_paths
     footprint.unchanged += part.unchanged
     footprint.limits += part.limits
@@ -194,6 +199,19 @@ class _Pair:
                 footprint.same_paths += 1
             else:
                 footprint.paths.append(paths)
+        footprint.new = [
+            costs.NewFunction(binary=self.name, name=function.name, size=function.size)
+            for function in newcode.callbacks(
+                self.patched,
+                [
+                    function
+                    for key, function in self._theirs.items()
+                    if key not in self._ours and _part(function) in ("code", "init")
+                ],
+                self._comparer.entered | self._walk.entered,
+                self._of_events(),
+            )
+        ]
         footprint.limits = [
             f"{_where(self.patched.binary, at)} is too long: not all of it was walked"
             for at in sorted(self._comparer.unfinished | self._walk.unfinished)
@@ -280,6 +298,16 @@ class _Pair:
             else:
                 waiting.extend(state[0] for state in stretch.next)
         return [instructions[at] for at in sorted(instructions)]
+
+    def _of_events(self) -> Iterator[Instruction]:
+        """Code that runs only while new events are on, or when they are set up."""
+        for branch in self.patched.branches.values():
+            function = self.patched.binary.function_at(branch.address)
+            if branch.event in self.declaration.events and function is not None:
+                yield from self._cold(function, branch)
+        for function in self._theirs.values():
+            if _part(function) == "event":
+                yield from self.patched.listing(function)
 
     # -- paths -------------------------------------------------------------------------
 

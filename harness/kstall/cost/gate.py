@@ -103,6 +103,8 @@ def disabled_path_unchanged(series: Series, overhead: Overhead) -> Verdict:
     _judge_paths(verdict, series, footprint, foreign)
     if not all(comparison.ok for comparison in verdict.comparisons):
         names = {path.name.partition(".")[0] for path in footprint.paths}
+        names |= {new.name.partition(".")[0] for new in footprint.new}
+        names |= {new.binary for new in footprint.new}
         for exemption in series.exemptions:
             if exemption.function and exemption.function not in names:
                 label = f"exemption for {exemption.function}()"
@@ -160,6 +162,18 @@ def _judge_paths(
         added = path.clock_reads or _undeclared_calls(path, exempt) or path.longer_loop
         with verdict.excused("" if added else foreign):
             _judge_path(verdict, path, exempt)
+    for new in footprint.new:
+        # An exemption may name the module, as of one that is only for tests.
+        exempt = _exemption(series, function=new.name) or _exemption(
+            series, function=new.binary.replace("-", "_")
+        )
+        name = f"function {new.name}()" if new.name else "module"
+        verdict.true(
+            f"new {name} [{new.binary}]: may run while off",
+            exempt is not None,
+            f"{new.size} bytes, called by pointer"
+            + (exempt is None) * f"; no [[overhead.exemption]] names {new.name}",
+        )
 
 
 def _undeclared_calls(path: FunctionPaths, exempt: ExemptionSpec | None) -> list[str]:

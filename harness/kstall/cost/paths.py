@@ -67,6 +67,8 @@ class Walk:
         self._known: dict[State, BasicBlock] = {}
         #: Where walks began that were too long to be finished.
         self.unfinished: set[int] = set()
+        #: The functions that were walked as if they were inlined.
+        self.entered: set[int] = set()
 
     def at(self, state: State) -> BasicBlock:
         """The stretch that begins at ``state``: an address, and where to return to."""
@@ -208,6 +210,7 @@ class Walk:
         function = self.side.code.binary.function_at(instruction.target)
         if function is None or not self.side.inlines(function):
             return None
+        self.entered.add(function.address)
         return instruction.target, (
             *stack,
             instruction.end,
@@ -293,6 +296,12 @@ class Comparer:
     def unfinished(self) -> set[int]:
         """The addresses of patched functions of which not all was walked."""
         return self._patched.unfinished
+
+    @property
+    def entered(self) -> set[int]:
+        """The addresses of functions that only the patched side has, and that compared
+        ones call."""
+        return self._patched.entered
 
     def compare(self, base: int, patched: int) -> PathsCompared:
         """Compare the function at ``patched`` with the one at ``base``."""

@@ -58,8 +58,8 @@ class Shares:
         sited = _sited(footprint.sites)
         owners = _Owners(self.parts, sited, footprint)
 
-        def is_ours(paths: costs.FunctionPaths) -> bool:
-            return series in owners.of_function(paths.name, paths.binary)
+        def is_ours(change: costs.FunctionPaths | costs.NewFunction) -> bool:
+            return series in owners.of_function(change.name, change.binary)
 
         functions = [
             size for size in footprint.functions if series in owners.of_symbol(size)
@@ -72,6 +72,7 @@ class Shares:
                 _sections(footprint, functions, self._alone(footprint, owners, series))
             ),
             paths=[paths for paths in footprint.paths if is_ours(paths)],
+            new=[function for function in footprint.new if is_ours(function)],
             same_paths=footprint.same_paths,
             unchanged=footprint.unchanged,
             structs=[
