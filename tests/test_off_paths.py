@@ -455,3 +455,38 @@ def test_tests_are_no_callbacks(
 __attribute__((used, section(".kunit_test_suites"))) int suites;
 """
     assert compare(sources, machine, body).new == []
+
+
+def test_a_clock_read_that_moves_to_another_path_is_one_more_there(
+    series: Series, sources: Path, machine: Machine
+) -> None:
+    body = """
+u64 cheap(void);
+
+int submit(struct job *job)
+{
+	if (job->slow) {
+		job->id = RARELY();
+		fail(job);
+		return -1;
+	}
+	job->time = OFTEN();
+	run(job);
+	EVENT(job);
+	finish(job);
+	return 0;
+}
+"""
+    moved = """
+#ifdef PATCHED
+#define RARELY cheap
+#define OFTEN ktime_get
+#else
+#define RARELY ktime_get
+#define OFTEN cheap
+#endif
+"""
+    found = wrong(series, compare(sources, machine, moved + body))
+    assert "submit: reads a clock while off" in found
+    kept = "#define RARELY ktime_get\n#define OFTEN cheap\n"
+    assert wrong(series, compare(sources, machine, kept + body)) == ""

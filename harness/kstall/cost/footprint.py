@@ -419,6 +419,8 @@ def _added(comparison: PathsCompared) -> list[Instruction]:
                 added.append(instruction)
             else:
                 pool.remove(instruction.form)
+    # What moved here from a path that does not lead here is more on this one.
+    added += comparison.clock_reads
     return list({instruction.address: instruction for instruction in added}.values())
 
 

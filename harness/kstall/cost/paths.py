@@ -15,10 +15,10 @@ A function that only one side has is walked as if it were inlined.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .code import Code, Instruction
+from .code import Code, Instruction, reads_clock
 from .elf import Function
 
 _DEPTH = 6
@@ -257,6 +257,7 @@ class PathsCompared:
     differences: tuple[Difference, ...]
     unmatched: tuple[tuple[int, int], ...]
     added: tuple[Instruction, ...]
+    clock_reads: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True)
@@ -351,6 +352,7 @@ class Comparer:
             differences=differences,
             unmatched=unmatched,
             added=(*self._added(start), *unseen),
+            clock_reads=_clock_reads(matches, start, differences),
         )
 
     def _unseen(self, start: _Node) -> tuple[Instruction, ...]:
@@ -504,6 +506,39 @@ def _work(match: _Match) -> int:
         match.net
         - jumps
         + sum(instruction.kind == "jump" for instruction in match.base)
+    )
+
+
+def _clock_reads(
+    matches: dict[_Node, _Match], start: _Node, differences: Sequence[Difference]
+) -> tuple[Instruction, ...]:
+    """The clock reads that are added, if some path then has more of them.
+
+    Only of these: a path that no processor takes, as it chooses differently each time,
+    may well have more calls of a function.
+    """
+
+    def more(match: _Match) -> int:
+        ours, theirs = (
+            sum(map(reads_clock, part)) for part in (match.patched, match.base)
+        )
+        return ours - theirs
+
+    # What moves out of a loop is more only where the loop is not entered.
+    leaves_loop = any(
+        reads_clock(instruction)
+        for difference in differences
+        if difference.looped
+        for instruction in difference.removed
+    )
+    most, loop = _longest(matches, start, more)
+    if loop is None and (most <= 0 or leaves_loop):
+        return ()
+    return tuple(
+        instruction
+        for difference in differences
+        for instruction in difference.added
+        if reads_clock(instruction)
     )
 
 
