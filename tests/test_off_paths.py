@@ -160,7 +160,7 @@ int submit(struct job *job)
 def test_what_is_not_walked_is_said(
     monkeypatch: pytest.MonkeyPatch, sources: Path, machine: Machine
 ) -> None:
-    monkeypatch.setattr("kstall.cost.paths._REACHED", 3)
+    monkeypatch.setattr("kstall.cost.walk._REACHED", 3)
     comparison = compare(sources, machine, CHOOSES_DIFFERENTLY)
     assert comparison.limits == ["submit+0x0 is too long: not all of it was walked"]
 

@@ -11,7 +11,8 @@ import pytest
 from kstall.base import process
 from kstall.cost import elf, paths
 from kstall.cost.code import Code
-from kstall.cost.paths import CodeSide, Comparer, PathsCompared
+from kstall.cost.paths import Comparer, PathsCompared
+from kstall.cost.walk import CodeSide
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from . import costs, elf, newcode, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
-from .paths import CodeSide, Comparer, Difference, PathsCompared, Walk
+from .paths import Comparer, Difference, PathsCompared
+from .walk import CodeSide, Walk
 
 _NUMBER = re.compile(r"\.\d+\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
