@@ -428,6 +428,13 @@ def test_allowances_of_one_reason_are_one_line() -> None:
     ]
 
 
+def test_an_allowance_for_what_is_new_names_no_amount() -> None:
+    new = costs.Exemption(function="handler", allowed=0, because="it is rare")
+    assert results.allowances([new]) == [
+        "nothing to compare with for the new handler(): it is rare"
+    ]
+
+
 def test_a_path_is_reported_by_the_figure_it_is_judged_by() -> None:
     cold = costs.FunctionPaths(
         binary="vmlinux",

@@ -470,9 +470,12 @@ def allowances(exemptions: Iterable[costs.Exemption]) -> list[str]:
         )
         unit = "instruction" if exemption.function else "byte"
         amount = _counted(exemption.allowed, unit)
+        amount = f"{amount} allowed for"
+        if exemption.function and not (exemption.allowed or exemption.calls):
+            amount = "nothing to compare with for the new"
         grouped.setdefault((amount, _because(exemption.because)), []).append(name)
     return [
-        f"{amount} allowed for {', '.join(names)}: {because}"
+        f"{amount} {', '.join(names)}: {because}"
         for (amount, because), names in grouped.items()
     ]
 
