@@ -423,13 +423,15 @@ class World:
         else:
             path.write_text(textwrap.dedent(fault))
 
-    def argv(self) -> list[str]:
+    def argv(self, *words: str) -> list[str]:
+        """Those of ``kstall validate``; with workers, their slots say how many guests
+        run at once."""
         project = ["--project", str(self.project.root)]
         out = ["--out", str(self.out)]
         how = ["--level", self.level]
-        if self.at_once is not None:
+        if self.at_once is not None and "--on" not in words:
             how += ["--at-once", str(self.at_once)]
-        return [*project, "validate", *how, *out, "--kernel"]
+        return [*project, "validate", *how, *out, *words, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:
         """Run ``kstall validate`` to its end, in a process of its own."""
@@ -462,7 +464,7 @@ class World:
     ) -> ForkProcess:
         """Begin ``kstall validate``; ``hold`` is the stage in which it stands still,
         ``when`` that of `held`, and ``held`` a FIFO that tells of it."""
-        argv = [*self.argv(), str(kernel or self.kernel), *words]
+        argv = [*self.argv(*words), str(kernel or self.kernel)]
         child = ForkProcess(target=self._main, args=(argv, hold, when, held))
         child.start()
         return child
