@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
@@ -423,15 +423,16 @@ class World:
         else:
             path.write_text(textwrap.dedent(fault))
 
-    def argv(self, *words: str) -> list[str]:
-        """Those of ``kstall validate``; with workers, their slots say how many guests
-        run at once."""
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """The beginning of ``kstall validate``, which ends with ``words``; with
+        workers, their slots say how many guests run at once."""
         project = ["--project", str(self.project.root)]
         out = ["--out", str(self.out)]
         how = ["--level", self.level]
-        if self.at_once is not None and "--on" not in words:
+        helped = any(word.startswith(("--on", "--workers")) for word in words)
+        if self.at_once is not None and not helped:
             how += ["--at-once", str(self.at_once)]
-        return [*project, "validate", *how, *out, *words, "--kernel"]
+        return [*project, "validate", *how, *out, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:
         """Run ``kstall validate`` to its end, in a process of its own."""
@@ -464,7 +465,7 @@ class World:
     ) -> ForkProcess:
         """Begin ``kstall validate``; ``hold`` is the stage in which it stands still,
         ``when`` that of `held`, and ``held`` a FIFO that tells of it."""
-        argv = [*self.argv(*words), str(kernel or self.kernel)]
+        argv = [*self.argv(words), str(kernel or self.kernel), *words]
         child = ForkProcess(target=self._main, args=(argv, hold, when, held))
         child.start()
         return child
