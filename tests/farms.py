@@ -200,7 +200,7 @@ def _timeless(value: Any) -> Any:
     if isinstance(value, str):
         text = re.sub(r"\d{8}T\d{6}Z(-\d+)?", "RUN", value)
         # In commands that try again.
-        text = re.sub(r" --on \S+", "", text)
+        text = re.sub(r" --(on \S+|at-once \d+)", "", text)
         return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
     return value
 
