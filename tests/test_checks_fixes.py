@@ -379,7 +379,7 @@ RECOVERED = "pcieport 0000:00:12.0: device recovery successful\n"
             OTHERS_SAW,
             ["uncorrectable status that is left", "recoveries"],
         ),
-        # Each device is told to clear what the first one reported.
+        # In each device, the bits that the first one reported are cleared.
         (
             0,
             {"left": [0, 0x41]},
