@@ -172,7 +172,8 @@ def _judge_paths(
             f"new {name} [{new.binary}]: may run while off",
             exempt is not None,
             f"{new.size} bytes, called by pointer"
-            + (exempt is None) * f"; no [[overhead.exemption]] names {new.name}",
+            + (exempt is None)
+            * f"; no [[overhead.exemption]] names {new.name or new.binary}",
         )
 
 
