@@ -77,7 +77,8 @@ class _Phase:
     def invalidations(self) -> list[int]:
         """When one began: that is waited for, or of all that the queue has; in us."""
         waits = [wait[4] for wait in self.lines["probes"]["waits"]]
-        return waits + self.lines["iovas"]["flushed"]
+        flushed: list[int] = self.lines["iovas"]["flushed"]
+        return waits + flushed
 
 
 def nothing_waits_in_lazy_mode(ev: Evidence) -> Verdict:
