@@ -636,7 +636,7 @@ def _ui(world: Path, stages: Path, hold: str | None, fifo: Path) -> type[Ui]:
     class Holding(Ui):
         def begin(self, series: str | None, stage: str) -> None:
             super().begin(series, stage)
-            (world / "stage").write_text(stage)
+            (world / "stage").write_text(stage, errors="backslashreplace")
             if "/" not in stage:  # as the trees of a matrix have it
                 with counting:
                     under_way[stage] += 1

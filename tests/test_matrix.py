@@ -237,6 +237,26 @@ def test_two_trees_of_one_name_and_one_named_twice(
     assert [column.directory for column in grid.columns] == ["linux", "new", "new-2"]
 
 
+@pytest.mark.fault("hostile name", "of trees and of the place for their runs")
+def test_trees_and_the_place_for_runs_may_be_called_anything(
+    world: World, tmp_path: Path
+) -> None:
+    places = [tmp_path / "latin-\udce9", tmp_path / 'it\'s; $(false) "y"\n']
+    for name, place in zip(("new", "old"), places, strict=True):
+        (tmp_path / name).rename(place)
+    words = (word for place in places for word in ("--kernel", str(place)))
+    out = tmp_path / "runs \udce9"
+    ran = world.validate(*words, "--out", str(out), "demo")
+    assert ran.exit_code == 0, ran.output
+    grid = matrix.read(out / "latest")
+    assert [column.status for column in grid.columns] == ["proven"] * 3
+    assert grid.columns[1].tree.endswith("latin-\\udce9")
+    assert grid.columns[1].directory == "latin--udce9"
+    assert (out / "latest/matrix.html").exists()
+    assert (out / "latest/junit.xml").exists()
+    assert "could not be written" not in ran.output
+
+
 @pytest.mark.fault("killed", "SIGTERM in the second tree of a matrix")
 def test_one_that_is_ended_says_so_and_goes_on(world: World, tmp_path: Path) -> None:
     child = world.start("--kernel", str(tmp_path / "new"), "demo")

@@ -119,13 +119,14 @@ def draw(directory: Path) -> Path:
 
 
 def _save(grid: matrix.Matrix, directory: Path, ui: Ui) -> None:
-    report.write(grid, directory / matrix.FILE)
+    printed = report.printable(grid)
+    report.write(printed, directory / matrix.FILE)
     for write, name in (
         (matrixviews.write_page, "matrix.html"),
         (matrixviews.write_junit, "junit.xml"),
     ):
         try:
-            write(grid, directory / name)
+            write(printed, directory / name)
         except Exception as error:
             # The verdict is in matrix.json, and must not be lost by an error in these.
             ui.say(f"{name} could not be written: {error!r}")

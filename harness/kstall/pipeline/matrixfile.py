@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from ..base import arch
+from ..report import plain
 from ..series import Level, Project, tables
 from ..tree import remote, source
 
@@ -82,7 +83,8 @@ def of_kernels(
 ) -> tuple[ColumnPlan, ...]:
     """A column for each of ``kernels``, the first if one is named twice."""
     trees = [
-        TreeSpec(name=kernel, kernel=kernel)
+        # Not validated: a path may contain bytes that are no text.
+        TreeSpec.model_construct(name=plain.escaped(kernel), kernel=kernel)
         for kernel in dict.fromkeys(map(_as_named, kernels))
     ]
     return tuple(_columns(trees, Defaults(archs=(arch,), levels=(level,)), series))

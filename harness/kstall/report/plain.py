@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     )
 
 
+def escaped(text: str) -> str:
+    """``text`` with undecodable bytes, as in a path, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def shortened(line: str, most: int) -> str:
     """``line`` as printable text in one line of at most ``most`` characters."""
     line = " ".join(printable(line.replace("\r", "")).expandtabs().splitlines())

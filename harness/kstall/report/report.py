@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 from pydantic_core import PydanticSerializationError
@@ -19,6 +19,9 @@ from ..base import Status, cache
 from ..cost import costs
 from ..evidence import falsity
 from ..verdict import Check, Comparison, Explanation, Model
+from .plain import escaped
+
+_Document = TypeVar("_Document", bound=Model)
 
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
@@ -352,21 +355,21 @@ def worst_run(states: Iterable[RunStatus]) -> RunStatus:
     return run_status([_OF_RUNS.get(state, "error") for state in states])
 
 
-def printable(report: Report) -> Report:
-    """``report``, with undecodable bytes in names as escapes.
+def printable(document: _Document) -> _Document:
+    """``document``, with undecodable bytes in names as escapes.
 
     A path may contain any bytes; JSON and HTML cannot.
     """
     try:
-        report.model_dump_json()
+        document.model_dump_json()
     except (PydanticSerializationError, UnicodeEncodeError):
-        return Report.model_validate(_printable(report.model_dump()))
-    return report
+        return document.model_validate(_printable(document.model_dump()))
+    return document
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return escaped(value)
     if isinstance(value, dict):
         return {_printable(key): _printable(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
