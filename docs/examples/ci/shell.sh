@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # Prove series in any CI that runs a shell: TREE is as --kernel takes it, SERIES are
-# names with blanks between (default: all).  What is in $OUT is worth keeping.
+# names with blanks between (default: all).  What is in $OUT is worth keeping; jobs at
+# the same time need an $OUT each, as $OUT/latest can lead to one run only.
 # kstall is that of the checkout which this script is in, or $KSTALL.
 set -eu
 
