@@ -16,6 +16,7 @@ from . import (
     ktap,
     matrix,
     matrixviews,
+    plain,
     report,
     views,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "ktap",
     "matrix",
     "matrixviews",
+    "plain",
     "report",
     "status_word",
     "views",
