@@ -431,15 +431,16 @@ int submit(struct job *job)
     assert comparison.new == []
 
 
-def test_an_exemption_may_name_a_module(series: Series) -> None:
+@pytest.mark.parametrize("binary", ["test-hmm", "lib/test-hmm.o"])
+def test_an_exemption_may_name_a_module(series: Series, binary: str) -> None:
     new = [
-        costs.NewFunction(binary="test-hmm", name=name, size=64)
-        for name in ("begin", "")
+        costs.NewFunction(binary=binary, name=name, size=64) for name in ("begin", "")
     ]
     comparison = costs.Footprint(new=new)
-    assert "new function begin() [test-hmm]" in wrong(series, comparison)
-    assert "new module [test-hmm]" in wrong(series, comparison)
+    assert f"new function begin() [{binary}]" in wrong(series, comparison)
+    assert f"new module [{binary}]" in wrong(series, comparison)
     assert wrong(exempting(series, function="test_hmm"), comparison) == ""
+    assert wrong(exempting(series, function="hmm"), comparison) != ""
 
 
 def test_tests_are_no_callbacks(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterator
+from pathlib import PurePath
 
 from ..base import few
 from ..series import ExemptionSpec, Series
@@ -165,7 +166,7 @@ def _judge_paths(
     for new in footprint.new:
         # An exemption may name the module, as of one that is only for tests.
         exempt = _exemption(series, function=new.name) or _exemption(
-            series, function=new.binary.replace("-", "_")
+            series, function=_module(new.binary)
         )
         name = f"function {new.name}()" if new.name else "module"
         verdict.true(
@@ -175,6 +176,14 @@ def _judge_paths(
             + (exempt is None)
             * f"; no [[overhead.exemption]] names {new.name or new.binary}",
         )
+
+
+def _module(binary: str) -> str:
+    """The name, in C, of the module that ``binary`` is.
+
+    Of an object that is a module if it is linked alone; other objects name no module.
+    """
+    return PurePath(binary).stem.replace("-", "_")
 
 
 def _undeclared_calls(path: FunctionPaths, exempt: ExemptionSpec | None) -> list[str]:
