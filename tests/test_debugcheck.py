@@ -312,7 +312,8 @@ def test_the_base_runs_what_a_fix_ends_only_if_it_had_nothing_to_run(name: str) 
     assert run["base"] == (without or run["patched"])
     # A report has the base asked, whatever it runs.
     outcome = watched(patched.debugged, text=WARNING)
-    assert debugging._to_ask([patched], {patched.key: outcome}, {}) == [patched]
+    asked = debugging._to_ask([patched], {patched.key: outcome}, {}, {patched.key: {}})
+    assert asked == [patched]
 
 
 def test_a_watcher_that_gave_up_is_no_silence() -> None:
@@ -677,13 +678,14 @@ def test_the_code_of_patches() -> None:
     new = "int new(void)\n{\n}\n"
     # As a header has it, for where the file is not compiled.
     header = "static inline int caller(int it) { return 0; }\n"
-    code = debugcheck.code_of([(BEFORE, AFTER), ("", new), (header, header)], ["e"])
+    sources = {"a.c": (BEFORE, AFTER), "b.c": ("", new), "a.h": (header, header)}
+    code = debugcheck.code_of(sources, ["e"])
     assert code.changed == {
         *("stub", "changed", "caller", "added", "new", "twice", "head")
     }
     assert code.touched == code.changed | {"callers_caller", "same"}
     assert code.events == {"e"}
-    same = debugcheck.code_of([(BEFORE, BEFORE)], [])
+    same = debugcheck.code_of({"a.c": (BEFORE, BEFORE)}, [])
     assert same.changed == set() and "gone" in same.touched
 
 
@@ -859,7 +861,7 @@ static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
 {
 }
 """
-    assert debugcheck.code_of([("", source)], []).touched == {
+    assert debugcheck.code_of({"a.c": ("", source)}, []).touched == {
         "on_its_own_line",
         "stub",
         "behind_a_stub",

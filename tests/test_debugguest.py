@@ -21,7 +21,7 @@ import kerneltree
 from kstall.base import KstallError, NotJudged, arch
 from kstall.build import Ground, Kernel, kconfig
 from kstall.debian import Root
-from kstall.evidence import debugcheck
+from kstall.evidence import debugcheck, races
 from kstall.guest import accel, console, debugguest, guest, guestrun, hosttime, splats
 from kstall.guest import jobs as jobs_of
 from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
@@ -43,6 +43,7 @@ def ui() -> Ui:
 
 def kernel_at(path: Path, key: str = "k" * 16) -> Kernel:
     (path / "modules").mkdir(parents=True, exist_ok=True)
+    (path / "System.map").touch()
     return Kernel(key, path, "7.3.4-test", "ab" * 20, reused=False)
 
 
@@ -732,6 +733,49 @@ def test_before_a_race_is_held_the_base_does_what_the_others_do(
     assert check.detail.endswith("twin kcsan-base: gone")
 
 
+def test_a_race_at_lines_of_the_base_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """\
+[    1.000000] BUG: KCSAN: data-race in nap / wake
+[    1.000000] write to 0xffffffff82c0f0a0 of 4 bytes by task 1 on cpu 0:
+[    1.000000]  nap+0x10/0x20
+[    1.000000]
+[    1.000000] read to 0xffffffff82c0f0a0 of 4 bytes by task 2 on cpu 1:
+[    1.000000]  wake+0x30/0x40
+"""
+    code = debugcheck.code_of(
+        {
+            "nap.c": (
+                "int nap(void)\n{\n\tlie();\n}\n",
+                "int nap(void)\n{\n\trest();\n\tlie();\n}\n",
+            )
+        },
+        [],
+    )
+    monkeypatch.setattr(groups.Group, "code", code)
+    line = 4
+
+    def of_frames(kernel: Kernel, frames: set[races.Frame]) -> races.Places:
+        assert kernel.path.parts[-2:] == ("kcsan", "patched")
+        found = (races.SourceLine("nap", "nap.c", line),)
+        return {frame: found for frame in frames if frame.function == "nap"}
+
+    monkeypatch.setattr(debugging.lines, "of_frames", of_frames)
+    kept = Stages(tmp_path / "kept", monkeypatch)
+    kept.answers = {"kcsan-patched": text}
+    check = kept.prove()["no_new_splats"]
+    assert check.status == "pass"
+    assert "kcsan-base" not in kept.booted
+    told = [comparison.detail for comparison in check.comparisons]
+    assert "the base has the same lines: nap.c:4" in told
+    line = 3
+    added = Stages(tmp_path / "added", monkeypatch)
+    added.answers = {"kcsan-patched": text}
+    assert added.prove()["no_new_splats"].status == "fail"
+    assert "kcsan-base" in added.booted
+
+
 def test_those_who_are_in_doubt_are_asked_before_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -819,6 +863,9 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         frozenset({"n"}),
         frozenset({"slept", "woke"}),
         (("nap.c", "Makefile: KCSAN_SANITIZE_nap.o := n"),),
+        races.Edit(
+            {"nap.c": frozenset({1, 2, 3}), "doze.c": frozenset()}, frozenset({"n"})
+        ),
     )
 
 

@@ -5,7 +5,7 @@ In come two kernels, with the patches and without; out come the parts of an `Ove
 and the checks of its gate.  It knows nothing of stages or of how it is shown.
 """
 
-from . import costs, counting, footprint, gate, objects, shares
+from . import costs, counting, footprint, gate, lines, objects, shares
 from .compiler import compiler_of
 from .costs import (
     Exemption,
@@ -32,6 +32,7 @@ __all__ = [
     "counting",
     "footprint",
     "gate",
+    "lines",
     "objects",
     "shares",
 ]

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import cache, process, sources
+from ..base import cache, sources
 from ..build import Kernel
-from . import costs, elf, newcode, structs
+from . import costs, elf, lines, newcode, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
@@ -504,22 +504,9 @@ def _inlined(binary: Binary, addresses: list[int]) -> dict[int, list[str]]:
 
     Empty where the file has no debug information, as installed modules have none.
     """
-    chains: dict[int, list[str]] = {}
-    if not addresses or not binary.linked:
-        return chains
-    program = binary.arch.tool("addr2line")
-    completed = process.run(
-        [program, "-a", "-f", "-i", "-e", binary.path, *map(hex, addresses)],
-        check=False,
-    )
-    lines = completed.stdout.splitlines()
-    current: list[str] = []
-    names = iter(lines)
-    for line in names:
-        if re.fullmatch(r"0x[0-9a-f]+", line):
-            current = chains.setdefault(int(line, 16), [])
-        else:
-            if line != "??":
-                current.append(line)
-            next(names, None)
-    return chains
+    if not binary.linked:
+        return {}
+    located = lines.at(binary.path, addresses, binary.arch)
+    return {
+        address: [line.function for line in chain] for address, chain in located.items()
+    }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kstall_guest import errors
@@ -21,6 +21,7 @@ from kstall_guest import errors
 from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, KernelReport, Watched
 from ..series import Series, Tracepoint
 from ..verdict import Check, Verdict, run_checks
+from . import races
 
 # How a function's definition begins: nothing else starts at the margin, and so does
 # the brace that its body begins with.
@@ -45,12 +46,14 @@ class GuestPair:
     The base is only run if the patched guest leaves something in doubt (`in_doubt`).
     ``known`` has the signatures of all reports of any guest of the base.
     ``unanswered`` says why the base run is incomplete; empty if it is complete.
+    ``places`` has the source lines of races of the patched kernel, as far as known.
     """
 
     patched: Watched
     base: Watched | None
     known: frozenset[str]
     unanswered: str = ""
+    places: races.Places = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class ChangedCode:
     changed: frozenset[str] = frozenset()
     events: frozenset[str] = frozenset()
     unwatched: tuple[tuple[str, str], ...] = ()
+    edit: races.Edit = field(default_factory=races.Edit)
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,20 @@ class Saved:
 
 
 def code_of(
-    sources: Collection[tuple[str, str]], events: Collection[str]
+    sources: Mapping[str, tuple[str, str]], events: Collection[str]
 ) -> ChangedCode:
-    """What the patches changed in ``sources``, each a file before and after them."""
+    """What the patches changed in ``sources``, by path: before and after them."""
     touched: dict[str, str] = {}
     changed: set[str] = set()
-    for before, after in sources:
+    rewritten: set[str] = set()
+    for before, after in sources.values():
         old, new = _functions(before), _functions(after)
         changed |= {name for name, text in new.items() if old.get(name) != text}
+        rewritten |= {
+            name
+            for name, text in new.items()
+            if races.is_rewritten(old.get(name), text)
+        }
         # A header has stubs for what is elsewhere.
         for name, text in new.items():
             touched[name] = touched.get(name, "") + text
@@ -94,8 +104,12 @@ def code_of(
     callers = {
         name for name, text in touched.items() if changed & {*word.findall(text)}
     }
+    added = {path: races.added(*texts) for path, texts in sources.items()}
     return ChangedCode(
-        frozenset(touched), frozenset(changed | callers), frozenset(events)
+        frozenset(touched),
+        frozenset(changed | callers),
+        frozenset(events),
+        edit=races.Edit(added, frozenset(rewritten)),
     )
 
 
@@ -183,6 +197,7 @@ def in_doubt_of_a_race(saved: Saved) -> bool:
         and report.kind == "kcsan"
         and report.signature not in pair.known
         and _in_patched_code(saved.code, report)
+        and not _kept(saved, pair, report)
         for pair in saved.pairs.values()
         for report in pair.patched.reports
     )
@@ -385,20 +400,23 @@ def _compare_reports(
     new race takes, as a rule, a new access, or an access from a new place.  So a race
     that the base never showed counts against the series if either of the functions that
     race is in a file that any series touches, or if a changed function is on either
-    stack.
+    stack, unless all lines on both stacks are the base's (`races.kept`).
 
     This misses races elsewhere that a lock prevented which the patches removed,
     accesses of which KCSAN does not know the origin, and functions that were inlined
     into a file that no series touches, or through a second function.
     """
+    pair = saved.pairs[flavour]
     for report in _distinct(reports):
         label = f"{flavour}: {report.signature}"
         if _SUSPECTED.search(report.signature):
             verdict.true(label, True, "no_leaks judges those that remain")
-        elif report.signature in saved.pairs[flavour].known:
+        elif report.signature in pair.known:
             verdict.true(label, True, "the base reports it, too")
         elif report.kind == "kcsan" and not _in_patched_code(saved.code, report):
             verdict.true(label, True, "not in code that the patches touch")
+        elif report.kind == "kcsan" and (lines := _kept(saved, pair, report)):
+            verdict.true(label, True, f"the base has the same lines: {lines}")
         else:
             verdict.true(label, False, "\n".join(report.excerpt.splitlines()[:_LINES]))
 
@@ -411,6 +429,17 @@ def _in_patched_code(code: ChangedCode, report: KernelReport) -> bool:
             name in function for function in report.functions for name in code.events
         )
     )
+
+
+def _kept(saved: Saved, pair: GuestPair, report: KernelReport) -> str:
+    """The lines of touched files on the stacks of a race; empty if one is not the
+    base's, or if they are not known."""
+    code = saved.code
+    names = code.touched | {
+        name for name in report.functions if any(event in name for event in code.events)
+    }
+    lines = races.kept(report.excerpt, pair.places, code.edit, names)
+    return ", ".join(f"{line.file}:{line.number}" for line in lines)
 
 
 def _distinct(reports: Collection[KernelReport]) -> Iterator[KernelReport]:

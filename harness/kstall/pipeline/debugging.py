@@ -6,8 +6,8 @@ kernel with KCSAN.  If a guest reports what would count against its series, the 
 workloads run on the base, for a report that the base also shows does not count.  It
 does not matter which series' workloads provoked the base's report, so the base is
 booted only until no report is in doubt, or all those in doubt were tried.  KCSAN
-samples, so before a race counts as new, the base also runs the workloads of the other
-series.
+samples, so a race is not in doubt if both accesses are at lines of the base, and before
+one counts as new, the base also runs the workloads of the other series.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import get_args
 
 from ..base import KstallError, figure, figures, parallel
 from ..build import Ground, kernel, programs
-from ..evidence import debugcheck
+from ..cost import lines
+from ..evidence import debugcheck, races
 from ..guest import Flavour, Side, Watched, accel, debugguest, guestrun
 from ..report import SeriesReport
 from ..series import Series
@@ -97,6 +98,7 @@ def _left_out(series: Series, among: Sequence[Series]) -> str:
 
 _Outcome = Watched | KstallError
 _Outcomes = dict[tuple[str, Flavour], _Outcome]
+_Places = dict[tuple[str, Flavour], races.Places]
 
 
 def prove(
@@ -153,13 +155,18 @@ def prove(
         stage.reused = True
         patched = _boot_all(ground, guests, run, stage)
         stage.summary = _counted(patched)
-    base = _base(ground, guests, patched, run)
+    places = {guest.key: _places(guest, patched[guest.key]) for guest in guests}
+    base = _base(ground, guests, patched, places, run)
     for group, series in pairs:
         entry = entries[series.name]
         with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
             by_flavour = {
                 guest.flavour: _pair(
-                    guest, _came_back(patched[guest.key]), base, guests
+                    guest,
+                    _came_back(patched[guest.key]),
+                    base,
+                    guests,
+                    places[guest.key],
                 )
                 for guest in guests
                 if guest.series is series
@@ -226,12 +233,33 @@ def _patched(
     return guests
 
 
+def _places(guest: DebugGuest, outcome: _Outcome) -> races.Places:
+    """Where the races of a patched kernel are that may count against its series."""
+    if not isinstance(outcome, Watched):
+        return {}
+    pair = debugcheck.GuestPair(outcome, None, frozenset())
+    saved = debugcheck.Saved({guest.flavour: pair}, guest.group.code)
+    if not debugcheck.in_doubt_of_a_race(saved):
+        return {}
+    frames = {
+        frame
+        for report in outcome.reports
+        if report.kind == "kcsan"
+        for frame in races.frames(report.excerpt)
+    }
+    return lines.of_frames(guest.kernel, frames)
+
+
 def _base(
-    ground: Ground, guests: Sequence[DebugGuest], patched: _Outcomes, run: Run
+    ground: Ground,
+    guests: Sequence[DebugGuest],
+    patched: _Outcomes,
+    places: _Places,
+    run: Run,
 ) -> _Outcomes:
     """Boot the base where a patched kernel reported something."""
     base: _Outcomes = {}
-    if not (pending := _to_ask(guests, patched, base)):
+    if not (pending := _to_ask(guests, patched, base, places)):
         run.skip(
             "debug-base-guests",
             "no report counts against a series: no need to boot the base",
@@ -257,13 +285,16 @@ def _base(
                 ]
             ]
             base |= _boot_all(ground, turn, run, stage)
-            pending = _to_ask(guests, patched, base)
+            pending = _to_ask(guests, patched, base, places)
         stage.summary = _counted(base)
     return base
 
 
 def _to_ask(
-    guests: Sequence[DebugGuest], patched: _Outcomes, base: _Outcomes
+    guests: Sequence[DebugGuest],
+    patched: _Outcomes,
+    base: _Outcomes,
+    places: _Places,
 ) -> list[DebugGuest]:
     """The guests to boot on the base next.
 
@@ -273,7 +304,10 @@ def _to_ask(
         guest: debugcheck.Saved(
             {
                 guest.flavour: debugcheck.GuestPair(
-                    outcome, None, _known(base, guest.flavour)
+                    outcome,
+                    None,
+                    _known(base, guest.flavour),
+                    places=places[guest.key],
                 )
             },
             guest.group.code,
@@ -390,7 +424,11 @@ def _boot(
 
 
 def _pair(
-    guest: DebugGuest, watched: Watched, base: _Outcomes, guests: Sequence[DebugGuest]
+    guest: DebugGuest,
+    watched: Watched,
+    base: _Outcomes,
+    guests: Sequence[DebugGuest],
+    places: races.Places,
 ) -> debugcheck.GuestPair:
     """The results of ``guest``: ``watched`` with the patches, and those of the base."""
     counterpart = base.get(guest.key)
@@ -399,6 +437,7 @@ def _pair(
         counterpart if isinstance(counterpart, Watched) else None,
         _known(base, guest.flavour),
         _unanswered(guest, base),
+        places,
     )
     saved = debugcheck.Saved({guest.flavour: pair}, guest.group.code)
     if pair.unanswered or not debugcheck.in_doubt_of_a_race(saved):

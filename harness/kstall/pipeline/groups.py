@@ -92,11 +92,11 @@ class Group:
         was modified."""
         before, after = dict(self.plan.states[0]), self.plan.files
         code = debugcheck.code_of(
-            [
-                (_text(before[path]), _text(after[path]))
+            {
+                path: (_text(before[path]), _text(after[path]))
                 for path in self.plan.touched
                 if path.endswith(".h") or debugcheck.in_kernel(path)
-            ],
+            },
             [point.name for series in self.series for point in series.spec.tracepoint],
         )
         return replace(code, unwatched=tuple(self._unwatched()))
