@@ -743,10 +743,12 @@ def test_a_race_at_lines_of_the_base_asks_nobody(
 [    1.000000]
 [    1.000000] read to 0xffffffff82c0f0a0 of 4 bytes by task 2 on cpu 1:
 [    1.000000]  wake+0x30/0x40
+[    1.000000]
+[    1.000000] Reported by Kernel Concurrency Sanitizer on:
 """
     code = debugcheck.code_of(
         {
-            "nap.c": (
+            "bed/nap.c": (
                 "int nap(void)\n{\n\tlie();\n}\n",
                 "int nap(void)\n{\n\trest();\n\tlie();\n}\n",
             )
@@ -758,8 +760,11 @@ def test_a_race_at_lines_of_the_base_asks_nobody(
 
     def of_frames(kernel: Kernel, frames: set[races.Frame]) -> races.Places:
         assert kernel.path.parts[-2:] == ("kcsan", "patched")
-        found = (races.SourceLine("nap", "nap.c", line),)
-        return {frame: found for frame in frames if frame.function == "nap"}
+        at = {"nap": ("bed/nap.c", line), "wake": ("bed/wake.c", 3)}
+        return {
+            frame: (races.SourceLine(frame.function, *at[frame.function]),)
+            for frame in frames
+        }
 
     monkeypatch.setattr(debugging.lines, "of_frames", of_frames)
     kept = Stages(tmp_path / "kept", monkeypatch)
@@ -768,7 +773,7 @@ def test_a_race_at_lines_of_the_base_asks_nobody(
     assert check.status == "pass"
     assert "kcsan-base" not in kept.booted
     told = [comparison.detail for comparison in check.comparisons]
-    assert "the base has the same lines: nap.c:4" in told
+    assert "only lines that the base has as well: bed/nap.c:4" in told
     line = 3
     added = Stages(tmp_path / "added", monkeypatch)
     added.answers = {"kcsan-patched": text}
@@ -864,7 +869,12 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         frozenset({"slept", "woke"}),
         (("nap.c", "Makefile: KCSAN_SANITIZE_nap.o := n"),),
         races.Edit(
-            {"nap.c": frozenset({1, 2, 3}), "doze.c": frozenset()}, frozenset({"n"})
+            {
+                "nap.c": races.FileEdit(
+                    frozenset({1, 2, 3}), frozenset({"int", "n", "void"})
+                ),
+                "doze.c": races.FileEdit(kept=frozenset({"d"})),
+            }
         ),
     )
 

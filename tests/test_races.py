@@ -3,115 +3,211 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kstall.base import arch, process
 from kstall.build import Kernel
 from kstall.cost import lines
-from kstall.evidence import races
-from kstall.evidence.races import Edit, Frame, SourceLine
+from kstall.evidence import debugcheck, races
+from kstall.evidence.races import Edit, FileEdit, Frame, SourceLine
 
 REPORT = """\
 [    1.000000] BUG: KCSAN: data-race in put / get
 [    1.000000]
 [    1.000000] write to 0xffff888100a31040 of 4 bytes by interrupt on cpu 0:
 [    1.000000]  put.isra.0+0x17a/0x1a0
-[    1.000000]  common_interrupt+0x7d/0x90
+[    1.000000]  asm_common_interrupt+0x27/0x40
+[    1.000000]  run+0x1/0x2 [gpu_sched]
 [    1.000000]
 [    1.000000] read to 0xffff888100a31040 of 4 bytes by task 45 on cpu 1:
 [    1.000000]  get+0x42/0x100
 [    1.000000]  kthread+0x1de/0x230
 [    1.000000]
 [    1.000000] value changed: 0x00000983 -> 0x00000984
+[    1.000000]
+[    1.000000] Reported by Kernel Concurrency Sanitizer on:
 """
 PUT, GET = Frame("put.isra.0", 0x17A, False), Frame("get", 0x42, False)
+ENTRY, THREAD = Frame("asm_common_interrupt", 0x27, False), Frame("kthread", 478, False)
 PLACES = {
-    PUT: (SourceLine("push", "fifo.h", 9), SourceLine("put.isra.0", "q.c", 20)),
-    GET: (SourceLine("get", "q.c", 30),),
-    Frame("kthread", 0x1DE, False): (SourceLine("kthread", "kernel/kthread.c", 4),),
+    PUT: (
+        SourceLine("push", "linux/fifo.h", 9),
+        SourceLine("put.isra.0", "net/q.c", 20),
+    ),
+    GET: (SourceLine("get", "net/q.c", 30),),
+    ENTRY: (SourceLine("asm_common_interrupt", "arch/idtentry.h", 6),),
+    THREAD: (SourceLine("kthread", "kernel/kthread.c", 4),),
 }
-EDIT = Edit({"q.c": frozenset({21, 22}), "q.h": frozenset()})
+FILE = FileEdit(frozenset({21, 22}), frozenset({"len"}), frozenset({"put", "get"}))
+EDIT = Edit({"net/q.c": FILE})
 
 
-def test_frames_are_those_of_both_stacks() -> None:
-    assert list(races.frames(REPORT)) == [
-        PUT,
-        Frame("common_interrupt", 0x7D, False),
-        GET,
-        Frame("kthread", 0x1DE, False),
-    ]
-    module = "[    1.000000]  run+0x1/0x2 [gpu_sched]\n"
-    assert list(races.frames(module)) == [Frame("run", 1, True)]
+def test_frames_are_those_of_both_accesses() -> None:
+    assert list(races.frames(REPORT)) == [PUT, ENTRY, GET, THREAD]
 
 
 def test_a_race_of_the_base_is_at_its_lines() -> None:
-    assert races.kept(REPORT, PLACES, EDIT, {"put", "get"}) == (
-        SourceLine("put.isra.0", "q.c", 20),
-        SourceLine("get", "q.c", 30),
+    assert races.kept(REPORT, PLACES, EDIT) == (
+        SourceLine("put.isra.0", "net/q.c", 20),
+        SourceLine("get", "net/q.c", 30),
     )
 
 
+def also(path: str, **change: Any) -> Edit:
+    """`EDIT`, and a change to a file that all its functions survive."""
+    kept = frozenset({"put", "get", "push", "kthread"})
+    changed = replace(EDIT.files.get(path, FileEdit(kept=kept)), **change)
+    return Edit({**EDIT.files, path: changed})
+
+
 @pytest.mark.parametrize(
-    ("report", "places", "edit"),
+    "edit",
     [
+        pytest.param(also("net/q.c", added=frozenset({30})), id="one access is new"),
         pytest.param(
-            REPORT, PLACES, Edit({"q.c": frozenset({30})}), id="one access is new"
+            also("linux/fifo.h", added=frozenset({9})), id="what is inlined is new"
         ),
         pytest.param(
-            REPORT,
-            PLACES,
-            Edit({"q.c": frozenset(), "fifo.h": frozenset({9})}),
-            id="what is inlined is new",
-        ),
-        pytest.param(
-            REPORT,
-            PLACES,
-            Edit({"kernel/kthread.c": frozenset({4})}),
+            also("kernel/kthread.c", added=frozenset({4})),
             id="it is called from a new place",
         ),
         pytest.param(
-            REPORT,
-            PLACES,
-            Edit({"q.c": frozenset()}, frozenset({"put"})),
-            id="a line is gone around it",
+            also("net/q.c", kept=frozenset({"get"})), id="a line is gone around it"
         ),
-        pytest.param(REPORT, {GET: PLACES[GET]}, EDIT, id="a place is unknown"),
+        pytest.param(also("net/q.c", orders=True), id="a lock is gone in its file"),
+        pytest.param(also("net/other.h", orders=True), id="or in a header"),
         pytest.param(
-            REPORT.replace("common_interrupt+0x7d/0x90", "run+0x1/0x2 [gpu_sched]"),
-            PLACES,
-            EDIT,
-            id="modules have no lines",
+            also("net/other.c", words=frozenset({"get"})), id="something new names it"
         ),
-        pytest.param(
-            REPORT.replace("read to 0xffff888100a31040 of 4 bytes by task 45", ""),
-            PLACES,
-            EDIT,
-            id="the second access is unknown",
-        ),
-        pytest.param(REPORT, PLACES, Edit(), id="no line is in a touched file"),
+        pytest.param(Edit(), id="no line is in a touched file"),
     ],
 )
-def test_any_other_may_be_new(report: str, places: races.Places, edit: Edit) -> None:
-    assert races.kept(report, places, edit, {"put", "get"}) == ()
+def test_any_other_may_be_new(edit: Edit) -> None:
+    assert races.kept(REPORT, PLACES, edit) == ()
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "added", "rewritten"),
+    "edit",
     [
-        ("a\nb\n", "a\nb\n", set(), False),
-        ("a\nb\n", "a\nnew\nb\n", {2}, False),
-        ("a\nb\n", "a\nother\n", {2}, True),
-        ("a\nb\n", "b\n", set(), True),
-        (None, "a\nb\n", {1, 2}, True),
+        also("net/other.c", orders=True),
+        also("trace/events/q.h", orders=True),
+        also("net/other.c", words=frozenset({"getter"})),
+        also("kernel/kthread.c", added=frozenset({5})),
     ],
 )
-def test_what_patches_did_to_lines(
-    before: str | None, after: str, added: set[int], rewritten: bool
+def test_what_is_changed_elsewhere_makes_it_no_new_one(edit: Edit) -> None:
+    assert races.kept(REPORT, PLACES, edit) != ()
+
+
+@pytest.mark.parametrize("frame", [PUT, ENTRY, GET, THREAD])
+def test_a_frame_without_a_place_excuses_nothing(frame: Frame) -> None:
+    places = {other: place for other, place in PLACES.items() if other != frame}
+    assert races.kept(REPORT, places, EDIT) == ()
+
+
+def test_a_place_has_a_directory() -> None:
+    bare = {**PLACES, THREAD: (SourceLine("kthread", "kthread.c", 4),)}
+    assert races.kept(REPORT, bare, EDIT) == ()
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [
+        ("kthread+0x1de/0x230", "run+0x1/0x2 [gpu_sched]"),
+        ("kthread+0x1de/0x230", "what?+0x1de/0x230"),
+        ("read to 0xffff888100a31040 of 4 bytes by task 45", ""),
+        ("write to", "race at unknown origin, with write to"),
+        (" get+0x42/0x100\n[    1.000000]  kthread+0x1de/0x230", ""),
+        ("Reported by Kernel Concurrency Sanitizer", ""),
+    ],
+)
+def test_a_report_that_is_not_whole_excuses_nothing(whole: str, part: str) -> None:
+    assert whole in REPORT
+    report = REPORT.replace(whole, part)
+    extra = {Frame("run", 1, in_module=True): PLACES[THREAD]}
+    assert races.kept(report, {**PLACES, **extra}, EDIT) == ()
+
+
+BEFORE = """\
+#define SIZE 128
+
+struct q {
+	u32 busy;
+};
+
+int put(struct q *q)
+{
+	if (q->busy)
+		return 0;
+	q->busy++;
+	wait_event(wq,
+		q->busy);
+	return 1;
+}
+"""
+
+
+def edit(old: str, new: str) -> FileEdit:
+    """What becomes of `BEFORE` with ``new`` in place of ``old``."""
+    assert BEFORE.count(old) == 1
+    code = debugcheck.code_of({"net/q.c": (BEFORE, BEFORE.replace(old, new))}, [])
+    return code.edit.files["net/q.c"]
+
+
+def test_lines_are_counted_as_they_are_in_the_patched_tree() -> None:
+    file = edit("\tq->busy++;\n", "\tif (full(q))\n\t\treturn 0;\n\tq->busy++;\n")
+    # The new return may be the first or the second one.
+    assert file.added == {10, 11, 12}
+    assert {"full", "return"} <= file.words
+    assert file.kept == {"put"}
+    assert not file.orders
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept", "orders"),
+    [
+        ("128", "256	/* a power of 2 */", True, False),
+        ("SIZE 128\n", "SIZE 128\n#define HALF 64\n", True, False),
+        ("\n\nstruct", "\n\n/* A lock is\n * not needed */\nstruct", True, False),
+        # A statement goes on.
+        ("\t\treturn 0;\n", "\t\ttrace();\n\t\treturn 0;\n", False, False),
+        (
+            "\t\tq->busy);",
+            "\t\tq->done &&\n\t\tq->busy);",
+            False,
+            False,
+        ),
+        (
+            "\t\tq->busy);",
+            "\t\tq->busy\n\t\t);",
+            False,
+            False,
+        ),
+        ("\tq->busy++;\n", "", False, False),
+        ("\tq->busy++;\n", "\tspin_unlock(&l);\n\tq->busy++;\n", True, True),
+        ("\tq->busy++;\n", "\tgoto out;\n\tq->busy++;\n", True, True),
+        ("\tq->busy++;\n", "#if 0\n\tq->busy++;\n#endif\n", False, True),
+        ("\tu32 busy;", "\tu32 busy:1;", True, True),
+        ("#define SIZE 128", "#define SIZE size()", True, False),
+    ],
+)
+def test_what_patches_did_to_a_file(
+    old: str, new: str, kept: bool, orders: bool
 ) -> None:
-    assert races.added(before or "", after) == added
-    assert races.is_rewritten(before, after) is rewritten
+    file = edit(old, new)
+    assert ("put" in file.kept) is kept
+    assert file.orders is orders
+
+
+def test_a_macro_that_was_no_number_may_order_accesses() -> None:
+    before = "#define get() READ_ONCE(n)\n"
+    assert races.edit_of(before, "#define get() n\n", {}).orders
+    assert races.edit_of("#define get() a(n)\n", "", {}).orders
+    assert races.edit_of("int gone(void)\n{\n}\n", "", {}).orders
 
 
 SOURCE = """\

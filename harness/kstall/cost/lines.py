@@ -31,24 +31,34 @@ def at(
         check=False,
     )
     current: list[races.SourceLine] = []
-    printed = iter(completed.stdout.splitlines())
-    for function in printed:
-        if re.fullmatch(r"0x[0-9a-f]+", function):
-            current = chains.setdefault(int(function, 16), [])
-            continue
-        place = _PLACE.fullmatch(next(printed, ""))
-        if function != "??" and place is not None:
-            number = int(place["number"].replace("?", "0"))
+    function = ""
+    for text in completed.stdout.splitlines():
+        if re.fullmatch(r"0x[0-9a-f]+", text):
+            current = chains.setdefault(int(text, 16), [])
+        elif place := _PLACE.fullmatch(text):
+            known = place["number"].isdigit() and place["file"] != "??"
             current.append(
-                races.SourceLine(function, posixpath.normpath(place["file"]), number)
+                races.SourceLine(
+                    function,
+                    posixpath.normpath(place["file"]),
+                    int(place["number"]) if known else 0,
+                )
             )
-    return chains
+        else:
+            function = text
+    # Without debug information there is one line, which is unknown.
+    return {
+        address: chain
+        for address, chain in chains.items()
+        if any(line.number for line in chain)
+    }
 
 
 def of_frames(kernel: Kernel, frames: Collection[races.Frame]) -> races.Places:
-    """The lines of ``frames`` of a guest of ``kernel``, but for those of modules.
+    """The lines of ``frames`` of a guest of ``kernel``.
 
-    None of a frame if several functions have its name, or a line is not known.
+    Without those in modules, and those of which several symbols have the name or a line
+    is not known.
     """
     wanted = {frame.function for frame in frames if not frame.in_module}
     addresses: dict[str, set[int]] = {}

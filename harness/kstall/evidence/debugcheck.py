@@ -88,28 +88,24 @@ def code_of(
     """What the patches changed in ``sources``, by path: before and after them."""
     touched: dict[str, str] = {}
     changed: set[str] = set()
-    rewritten: set[str] = set()
-    for before, after in sources.values():
+    files: dict[str, races.FileEdit] = {}
+    for path, (before, after) in sources.items():
         old, new = _functions(before), _functions(after)
         changed |= {name for name, text in new.items() if old.get(name) != text}
-        rewritten |= {
-            name
-            for name, text in new.items()
-            if races.is_rewritten(old.get(name), text)
-        }
         # A header has stubs for what is elsewhere.
         for name, text in new.items():
             touched[name] = touched.get(name, "") + text
+        both = {name: (old.get(name), text) for name, text in new.items()}
+        files[path] = races.edit_of(before, after, both)
     word = re.compile(r"\w+")
     callers = {
         name for name, text in touched.items() if changed & {*word.findall(text)}
     }
-    added = {path: races.added(*texts) for path, texts in sources.items()}
     return ChangedCode(
         frozenset(touched),
         frozenset(changed | callers),
         frozenset(events),
-        edit=races.Edit(added, frozenset(rewritten)),
+        edit=races.Edit(files),
     )
 
 
@@ -194,13 +190,21 @@ def in_doubt_of_a_race(saved: Saved) -> bool:
     not shown and that counts against the series."""
     return any(
         finished(pair.patched)
-        and report.kind == "kcsan"
-        and report.signature not in pair.known
-        and _in_patched_code(saved.code, report)
-        and not _kept(saved, pair, report)
+        and any(
+            report.signature not in pair.known and not _kept(pair, saved.code, report)
+            for report in suspected_races(pair.patched, saved.code)
+        )
         for pair in saved.pairs.values()
-        for report in pair.patched.reports
     )
+
+
+def suspected_races(patched: Watched, code: ChangedCode) -> list[KernelReport]:
+    """The races that count against a series if the base does not have them."""
+    return [
+        report
+        for report in patched.reports
+        if report.kind == "kcsan" and _in_patched_code(code, report)
+    ]
 
 
 def finished(watched: Watched) -> bool:
@@ -407,18 +411,27 @@ def _compare_reports(
     into a file that no series touches, or through a second function.
     """
     pair = saved.pairs[flavour]
-    for report in _distinct(reports):
-        label = f"{flavour}: {report.signature}"
-        if _SUSPECTED.search(report.signature):
+    same: dict[str, list[KernelReport]] = {}
+    for report in reports:
+        same.setdefault(report.signature, []).append(report)
+    for signature, group in same.items():
+        label = f"{flavour}: {signature}"
+        # Races with one signature may be at several lines.
+        new = [report for report in group if not _kept(pair, saved.code, report)]
+        if _SUSPECTED.search(signature):
             verdict.true(label, True, "no_leaks judges those that remain")
-        elif report.signature in pair.known:
+        elif signature in pair.known:
             verdict.true(label, True, "the base reports it, too")
-        elif report.kind == "kcsan" and not _in_patched_code(saved.code, report):
+        elif group[0].kind == "kcsan" and not any(
+            _in_patched_code(saved.code, report) for report in group
+        ):
             verdict.true(label, True, "not in code that the patches touch")
-        elif report.kind == "kcsan" and (lines := _kept(saved, pair, report)):
-            verdict.true(label, True, f"the base has the same lines: {lines}")
+        elif not new:
+            lines = _kept(pair, saved.code, group[0])
+            verdict.true(label, True, f"only lines that the base has as well: {lines}")
         else:
-            verdict.true(label, False, "\n".join(report.excerpt.splitlines()[:_LINES]))
+            excerpt = new[-1].excerpt.splitlines()[:_LINES]
+            verdict.true(label, False, "\n".join(excerpt))
 
 
 def _in_patched_code(code: ChangedCode, report: KernelReport) -> bool:
@@ -431,14 +444,12 @@ def _in_patched_code(code: ChangedCode, report: KernelReport) -> bool:
     )
 
 
-def _kept(saved: Saved, pair: GuestPair, report: KernelReport) -> str:
-    """The lines of touched files on the stacks of a race; empty if one is not the
-    base's, or if they are not known."""
-    code = saved.code
-    names = code.touched | {
-        name for name in report.functions if any(event in name for event in code.events)
-    }
-    lines = races.kept(report.excerpt, pair.places, code.edit, names)
+def _kept(pair: GuestPair, code: ChangedCode, report: KernelReport) -> str:
+    """The lines of touched files on the stacks of a race that is taken for the base's;
+    empty for any other report."""
+    if report.kind != "kcsan":
+        return ""
+    lines = races.kept(report.excerpt, pair.places, code.edit)
     return ", ".join(f"{line.file}:{line.number}" for line in lines)
 
 

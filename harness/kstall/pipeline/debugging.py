@@ -6,8 +6,8 @@ kernel with KCSAN.  If a guest reports what would count against its series, the 
 workloads run on the base, for a report that the base also shows does not count.  It
 does not matter which series' workloads provoked the base's report, so the base is
 booted only until no report is in doubt, or all those in doubt were tried.  KCSAN
-samples, so a race is not in doubt if both accesses are at lines of the base, and before
-one counts as new, the base also runs the workloads of the other series.
+samples, so a race is not in doubt if it is only at lines of the base, and before one
+counts as new, the base also runs the workloads of the other series.
 """
 
 from __future__ import annotations
@@ -234,20 +234,12 @@ def _patched(
 
 
 def _places(guest: DebugGuest, outcome: _Outcome) -> races.Places:
-    """Where the races of a patched kernel are that may count against its series."""
+    """The lines of a guest's races, as far as these may count against its series."""
     if not isinstance(outcome, Watched):
         return {}
-    pair = debugcheck.GuestPair(outcome, None, frozenset())
-    saved = debugcheck.Saved({guest.flavour: pair}, guest.group.code)
-    if not debugcheck.in_doubt_of_a_race(saved):
-        return {}
-    frames = {
-        frame
-        for report in outcome.reports
-        if report.kind == "kcsan"
-        for frame in races.frames(report.excerpt)
-    }
-    return lines.of_frames(guest.kernel, frames)
+    suspected = debugcheck.suspected_races(outcome, guest.group.code)
+    frames = {frame for report in suspected for frame in races.frames(report.excerpt)}
+    return lines.of_frames(guest.kernel, frames) if frames else {}
 
 
 def _base(
