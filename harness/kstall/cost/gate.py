@@ -163,11 +163,13 @@ def _judge_paths(
         added = path.clock_reads or _undeclared_calls(path, exempt) or path.longer_loop
         with verdict.excused("" if added else foreign):
             _judge_path(verdict, path, exempt)
+    functions = {path.name for path in footprint.paths}
+    functions |= {new.name for new in footprint.new}
     for new in footprint.new:
+        exempt = _exemption(series, function=new.name)
         # An exemption may name the module, as of one that is only for tests.
-        exempt = _exemption(series, function=new.name) or _exemption(
-            series, function=_module(new.binary)
-        )
+        if exempt is None and (module := _module(new.binary)) not in functions:
+            exempt = _exemption(series, function=module)
         name = f"function {new.name}()" if new.name else "module"
         verdict.true(
             f"new {name} [{new.binary}]: may run while off",
@@ -179,9 +181,9 @@ def _judge_paths(
 
 
 def _module(binary: str) -> str:
-    """The name, in C, of the module that ``binary`` is.
+    """The name, in C, of the module that ``binary`` is, or that an object would be.
 
-    Of an object that is a module if it is linked alone; other objects name no module.
+    None of several objects that are linked into one module has its name.
     """
     return PurePath(binary).stem.replace("-", "_")
 
