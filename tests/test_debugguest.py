@@ -868,14 +868,10 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         frozenset({"n"}),
         frozenset({"slept", "woke"}),
         (("nap.c", "Makefile: KCSAN_SANITIZE_nap.o := n"),),
-        races.Edit(
-            {
-                "nap.c": races.FileEdit(
-                    frozenset({1, 2, 3}), frozenset({"int", "n", "void"})
-                ),
-                "doze.c": races.FileEdit(kept=frozenset({"d"})),
-            }
-        ),
+        {
+            "nap.c": ("", "int n(void)\n{\n}\n"),
+            "doze.c": ("int d(void)\n{\n}\n",) * 2,
+        },
     )
 
 

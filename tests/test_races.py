@@ -13,7 +13,7 @@ from kstall.base import arch, process
 from kstall.build import Kernel
 from kstall.cost import lines
 from kstall.evidence import debugcheck, races
-from kstall.evidence.races import Edit, FileEdit, Frame, SourceLine
+from kstall.evidence.races import Edits, FileEdit, Frame, SourceLine
 
 REPORT = """\
 [    1.000000] BUG: KCSAN: data-race in put / get
@@ -43,7 +43,7 @@ PLACES = {
     THREAD: (SourceLine("kthread", "kernel/kthread.c", 4),),
 }
 FILE = FileEdit(frozenset({21, 22}), frozenset({"len"}), frozenset({"put", "get"}))
-EDIT = Edit({"net/q.c": FILE})
+EDITS: Edits = {"net/q.c": FILE}
 
 
 def test_frames_are_those_of_both_accesses() -> None:
@@ -51,21 +51,21 @@ def test_frames_are_those_of_both_accesses() -> None:
 
 
 def test_a_race_of_the_base_is_at_its_lines() -> None:
-    assert races.kept(REPORT, PLACES, EDIT) == (
+    assert races.kept(REPORT, PLACES, EDITS) == (
         SourceLine("put.isra.0", "net/q.c", 20),
         SourceLine("get", "net/q.c", 30),
     )
 
 
-def also(path: str, **change: Any) -> Edit:
-    """`EDIT`, and a change to a file that all its functions survive."""
+def also(path: str, **change: Any) -> Edits:
+    """`EDITS`, and a change to a file that all its functions survive."""
     kept = frozenset({"put", "get", "push", "kthread"})
-    changed = replace(EDIT.files.get(path, FileEdit(kept=kept)), **change)
-    return Edit({**EDIT.files, path: changed})
+    changed = replace(EDITS.get(path, FileEdit(kept=kept)), **change)
+    return {**EDITS, path: changed}
 
 
 @pytest.mark.parametrize(
-    "edit",
+    "edits",
     [
         pytest.param(also("net/q.c", added=frozenset({30})), id="one access is new"),
         pytest.param(
@@ -79,39 +79,42 @@ def also(path: str, **change: Any) -> Edit:
             also("net/q.c", kept=frozenset({"get"})), id="a line is gone around it"
         ),
         pytest.param(also("net/q.c", orders=True), id="a lock is gone in its file"),
-        pytest.param(also("net/other.h", orders=True), id="or in a header"),
+        pytest.param(also("net/other.h", orders=True), id="or in its header"),
+        pytest.param(also("include/linux/l.h", orders=True), id="or in one for all"),
+        pytest.param(also("kernel/k.h", orders=True), id="or in a caller's"),
         pytest.param(
             also("net/other.c", words=frozenset({"get"})), id="something new names it"
         ),
-        pytest.param(Edit(), id="no line is in a touched file"),
+        pytest.param({}, id="no line is in a touched file"),
     ],
 )
-def test_any_other_may_be_new(edit: Edit) -> None:
-    assert races.kept(REPORT, PLACES, edit) == ()
+def test_any_other_may_be_new(edits: Edits) -> None:
+    assert races.kept(REPORT, PLACES, edits) == ()
 
 
 @pytest.mark.parametrize(
-    "edit",
+    "edits",
     [
         also("net/other.c", orders=True),
-        also("trace/events/q.h", orders=True),
+        also("include/trace/events/q.h", orders=True),
+        also("drivers/other.h", orders=True),
         also("net/other.c", words=frozenset({"getter"})),
         also("kernel/kthread.c", added=frozenset({5})),
     ],
 )
-def test_what_is_changed_elsewhere_makes_it_no_new_one(edit: Edit) -> None:
-    assert races.kept(REPORT, PLACES, edit) != ()
+def test_what_is_changed_elsewhere_makes_it_no_new_one(edits: Edits) -> None:
+    assert races.kept(REPORT, PLACES, edits) != ()
 
 
 @pytest.mark.parametrize("frame", [PUT, ENTRY, GET, THREAD])
 def test_a_frame_without_a_place_excuses_nothing(frame: Frame) -> None:
     places = {other: place for other, place in PLACES.items() if other != frame}
-    assert races.kept(REPORT, places, EDIT) == ()
+    assert races.kept(REPORT, places, EDITS) == ()
 
 
 def test_a_place_has_a_directory() -> None:
     bare = {**PLACES, THREAD: (SourceLine("kthread", "kthread.c", 4),)}
-    assert races.kept(REPORT, bare, EDIT) == ()
+    assert races.kept(REPORT, bare, EDITS) == ()
 
 
 @pytest.mark.parametrize(
@@ -123,13 +126,15 @@ def test_a_place_has_a_directory() -> None:
         ("write to", "race at unknown origin, with write to"),
         (" get+0x42/0x100\n[    1.000000]  kthread+0x1de/0x230", ""),
         ("Reported by Kernel Concurrency Sanitizer", ""),
+        ("kthread+0x1de/0x230", "0xffffffffc0001234"),
+        ("  kthread+0x1de/0x230\n", 63 * "  kthread+0x1de/0x230\n"),
     ],
 )
 def test_a_report_that_is_not_whole_excuses_nothing(whole: str, part: str) -> None:
     assert whole in REPORT
     report = REPORT.replace(whole, part)
     extra = {Frame("run", 1, in_module=True): PLACES[THREAD]}
-    assert races.kept(report, {**PLACES, **extra}, EDIT) == ()
+    assert races.kept(report, {**PLACES, **extra}, EDITS) == ()
 
 
 BEFORE = """\
@@ -146,8 +151,15 @@ int put(struct q *q)
 	q->busy++;
 	wait_event(wq,
 		q->busy);
+	if (q)
+		run();
+	else
+		stop();
 	return 1;
 }
+
+#define both(q) \\
+	one(q)
 """
 
 
@@ -155,7 +167,7 @@ def edit(old: str, new: str) -> FileEdit:
     """What becomes of `BEFORE` with ``new`` in place of ``old``."""
     assert BEFORE.count(old) == 1
     code = debugcheck.code_of({"net/q.c": (BEFORE, BEFORE.replace(old, new))}, [])
-    return code.edit.files["net/q.c"]
+    return dict(code.edits)["net/q.c"]
 
 
 def test_lines_are_counted_as_they_are_in_the_patched_tree() -> None:
@@ -188,11 +200,27 @@ def test_lines_are_counted_as_they_are_in_the_patched_tree() -> None:
             False,
         ),
         ("\tq->busy++;\n", "", False, False),
+        ("\tq->busy++;\n", "\tq = &shared;\n\tq->busy++;\n", False, False),
+        ("\tq->busy++;\n", "\t++q->busy;\n\tq->busy++;\n", False, False),
+        ("\tq->busy++;\n", "\tint n = 2;\n\tq->busy++;\n", True, False),
+        (
+            "\tq->busy++;\n",
+            "\tif (q->n >= 2)\n\t\treturn 2;\n\tq->busy++;\n",
+            True,
+            False,
+        ),
+        ("\telse\n", "\tif (q)\n\t\ttrace();\n\telse\n", False, False),
         ("\tq->busy++;\n", "\tspin_unlock(&l);\n\tq->busy++;\n", True, True),
+        ("\tq->busy++;\n", "\tup_write(&sem);\n\tq->busy++;\n", True, True),
+        ("\tq->busy++;\n", "\tcomplete(&done);\n\tq->busy++;\n", True, True),
+        ("\tq->busy++;\n", "\tif (late())\n\t\tbreak;\n\tq->busy++;\n", True, True),
         ("\tq->busy++;\n", "\tgoto out;\n\tq->busy++;\n", True, True),
         ("\tq->busy++;\n", "#if 0\n\tq->busy++;\n#endif\n", False, True),
         ("\tu32 busy;", "\tu32 busy:1;", True, True),
-        ("#define SIZE 128", "#define SIZE size()", True, False),
+        ("#define SIZE 128", "#define SIZE size()", True, True),
+        ("#define SIZE 128", "#define SIZE size", True, True),
+        ("\tone(q)", "\ttwo(q), \\\n\tone(q)", True, True),
+        ("\tu32 busy;", "\tunion {\n\tu32 busy;\n\t};", True, True),
     ],
 )
 def test_what_patches_did_to_a_file(
@@ -205,9 +233,9 @@ def test_what_patches_did_to_a_file(
 
 def test_a_macro_that_was_no_number_may_order_accesses() -> None:
     before = "#define get() READ_ONCE(n)\n"
-    assert races.edit_of(before, "#define get() n\n", {}).orders
-    assert races.edit_of("#define get() a(n)\n", "", {}).orders
-    assert races.edit_of("int gone(void)\n{\n}\n", "", {}).orders
+    assert races.edit_of(before, "#define get() n\n").orders
+    assert races.edit_of("#define get() a(n)\n", "").orders
+    assert races.edit_of("int gone(void)\n{\n}\n", "").orders
 
 
 SOURCE = """\

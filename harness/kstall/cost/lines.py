@@ -62,8 +62,8 @@ def of_frames(kernel: Kernel, frames: Collection[races.Frame]) -> races.Places:
     """
     wanted = {frame.function for frame in frames if not frame.in_module}
     addresses: dict[str, set[int]] = {}
-    for line in (kernel.path / "System.map").read_text().splitlines():
-        address, _, name = line.split(maxsplit=2)
+    symbols = (kernel.path / "System.map").read_text(errors="replace")
+    for address, name in re.findall(r"(?m)^([0-9a-f]+) \S (\S+)$", symbols):
         if name in wanted:
             addresses.setdefault(name, set()).add(int(address, 16))
     at_frame = {

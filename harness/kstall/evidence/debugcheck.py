@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kstall_guest import errors
@@ -21,14 +22,8 @@ from kstall_guest import errors
 from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, KernelReport, Watched
 from ..series import Series, Tracepoint
 from ..verdict import Check, Verdict, run_checks
-from . import races
+from . import csource, races
 
-# How a function's definition begins: nothing else starts at the margin, and so does
-# the brace that its body begins with.
-_DEFINITION = re.compile(
-    r"(?m)^(?:[A-Za-z_][\w\s*]*?\b)?(\w+)\((?P<args>[^;{}]*)(?:\{|\n\{)"
-)
-_SYSCALL = re.compile(r"(?:COMPAT_)?SYSCALL_DEFINE\d")
 _SANITIZE = re.compile(
     r"(?m)^(?P<tool>K[AC]SAN)_SANITIZE(?:_(?P<stem>\S+)\.o)?\s*:?=\s*(?P<what>[ny])\b"
 )
@@ -71,7 +66,12 @@ class ChangedCode:
     changed: frozenset[str] = frozenset()
     events: frozenset[str] = frozenset()
     unwatched: tuple[tuple[str, str], ...] = ()
-    edit: races.Edit = field(default_factory=races.Edit)
+    sources: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def edits(self) -> Mapping[str, races.FileEdit]:
+        """What became of each source; it takes seconds, and only races need it."""
+        return {path: races.edit_of(*texts) for path, texts in self.sources.items()}
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,12 @@ def code_of(
     """What the patches changed in ``sources``, by path: before and after them."""
     touched: dict[str, str] = {}
     changed: set[str] = set()
-    files: dict[str, races.FileEdit] = {}
-    for path, (before, after) in sources.items():
-        old, new = _functions(before), _functions(after)
+    for before, after in sources.values():
+        old, new = csource.functions(before), csource.functions(after)
         changed |= {name for name, text in new.items() if old.get(name) != text}
         # A header has stubs for what is elsewhere.
         for name, text in new.items():
             touched[name] = touched.get(name, "") + text
-        both = {name: (old.get(name), text) for name, text in new.items()}
-        files[path] = races.edit_of(before, after, both)
     word = re.compile(r"\w+")
     callers = {
         name for name, text in touched.items() if changed & {*word.findall(text)}
@@ -105,7 +102,7 @@ def code_of(
         frozenset(touched),
         frozenset(changed | callers),
         frozenset(events),
-        edit=races.Edit(files),
+        sources=sources,
     )
 
 
@@ -131,28 +128,6 @@ def unwatched(path: str, makefile: str) -> Iterator[str]:
     for _, match in settings.values():
         if match["what"] == "n":
             yield " ".join(match[0].split())
-
-
-def _functions(text: str) -> dict[str, str]:
-    """The functions that a C file defines, as far as its layout tells, by name.
-
-    The bodies of one that is defined several times, for different configurations, are
-    joined.
-    """
-    bodies: dict[str, str] = {}
-    for match in _DEFINITION.finditer(text):
-        names = {match[1]}
-        if _SYSCALL.fullmatch(match[1]):
-            call = re.split(r"[,)]", match["args"])[0].strip()
-            names = {f"__{prefix}_sys_{call}" for prefix in ("do", "se", "x64", "ia32")}
-        elif match[1] == "UVERBS_HANDLER":
-            names = {f"ib_uverbs_handler_{match['args'].partition(')')[0]}"}
-        line, _, _ = text[match.end() :].partition("\n")
-        # A stub ends in the line in which it begins.
-        body = line if "}" in line else text[match.end() :].partition("\n}")[0]
-        for name in names:
-            bodies[name] = bodies.get(name, "") + match[0] + body
-    return bodies
 
 
 def judge(series: Series, saved: Saved) -> tuple[Check, ...]:
@@ -280,7 +255,7 @@ def no_new_splats(series: Series, saved: Saved) -> Verdict:
     """The guest comes to its end, lockdep and KCSAN watch until then, and its kernel,
     whose log is complete, reports nothing that the base does not, except data races
     between functions of files that no series touches, with no changed function on a
-    stack."""
+    stack, and those at lines that the base has as well."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         with verdict.excused(_excuse(saved, flavour)):
@@ -416,18 +391,21 @@ def _compare_reports(
         same.setdefault(report.signature, []).append(report)
     for signature, group in same.items():
         label = f"{flavour}: {signature}"
+        suspected = [
+            report
+            for report in group
+            if report.kind != "kcsan" or _in_patched_code(saved.code, report)
+        ]
         # Races with one signature may be at several lines.
-        new = [report for report in group if not _kept(pair, saved.code, report)]
+        new = [report for report in suspected if not _kept(pair, saved.code, report)]
         if _SUSPECTED.search(signature):
             verdict.true(label, True, "no_leaks judges those that remain")
         elif signature in pair.known:
             verdict.true(label, True, "the base reports it, too")
-        elif group[0].kind == "kcsan" and not any(
-            _in_patched_code(saved.code, report) for report in group
-        ):
+        elif not suspected:
             verdict.true(label, True, "not in code that the patches touch")
         elif not new:
-            lines = _kept(pair, saved.code, group[0])
+            lines = _kept(pair, saved.code, suspected[0])
             verdict.true(label, True, f"only lines that the base has as well: {lines}")
         else:
             excerpt = new[-1].excerpt.splitlines()[:_LINES]
@@ -449,7 +427,7 @@ def _kept(pair: GuestPair, code: ChangedCode, report: KernelReport) -> str:
     empty for any other report."""
     if report.kind != "kcsan":
         return ""
-    lines = races.kept(report.excerpt, pair.places, code.edit)
+    lines = races.kept(report.excerpt, pair.places, code.edits)
     return ", ".join(f"{line.file}:{line.number}" for line in lines)
 
 

@@ -155,7 +155,7 @@ def prove(
         stage.reused = True
         patched = _boot_all(ground, guests, run, stage)
         stage.summary = _counted(patched)
-    places = {guest.key: _places(guest, patched[guest.key]) for guest in guests}
+    places = {guest.key: _places(guest, patched[guest.key], run) for guest in guests}
     base = _base(ground, guests, patched, places, run)
     for group, series in pairs:
         entry = entries[series.name]
@@ -233,13 +233,23 @@ def _patched(
     return guests
 
 
-def _places(guest: DebugGuest, outcome: _Outcome) -> races.Places:
-    """The lines of a guest's races, as far as these may count against its series."""
+def _places(guest: DebugGuest, outcome: _Outcome, run: Run) -> races.Places:
+    """The lines of a guest's races, as far as these may count against its series.
+
+    None, so that they count if the base does not show them, if the kernel cannot be
+    read.
+    """
     if not isinstance(outcome, Watched):
         return {}
     suspected = debugcheck.suspected_races(outcome, guest.group.code)
     frames = {frame for report in suspected for frame in races.frames(report.excerpt)}
-    return lines.of_frames(guest.kernel, frames) if frames else {}
+    if not frames:
+        return {}
+    try:
+        return lines.of_frames(guest.kernel, frames)
+    except (KstallError, OSError) as error:
+        run.ui.say(f"{guest.series.name} {guest.name}: no lines of races: {error}")
+        return {}
 
 
 def _base(
