@@ -508,5 +508,6 @@ def _inlined(binary: Binary, addresses: list[int]) -> dict[int, list[str]]:
         return {}
     located = lines.at(binary.path, addresses, binary.arch)
     return {
-        address: [line.function for line in chain] for address, chain in located.items()
+        address: [line.function for line in chain if line.function != "??"]
+        for address, chain in located.items()
     }
