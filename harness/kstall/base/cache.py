@@ -46,7 +46,7 @@ RETAINED = 1000
 #: Free bytes of a disk on which more is kept than one run needs.
 PLENTY = 20 * 10**9
 #: Kernels that stay, of 0.2 GB each: those of some runs; at most, those of a run of all
-#: series on debug kernels, of which there are fifty, or of a matrix.
+#: series on debug kernels too, of which there are over forty, or of a matrix.
 KERNELS = (10, 120)
 # How often a run that waits for another says so, and how much of the other's command.
 _REMIND_S = 300.0
